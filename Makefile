@@ -1,0 +1,42 @@
+# make audit   sets up and runs the default audit
+# make test    sets up and runs the tests
+# make lint    checks format and style
+# make experiments   runs the slow proofs anew and rewrites their results
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+SETUP := setup.cfg pyproject.toml constraints.txt
+
+.PHONY: audit test lint experiments clean
+
+audit: $(VENV)/.audit
+	$(BIN)/python -m oneshot.main --config=configs/gaussian.py
+
+test: $(VENV)/.test
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/.test
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+
+experiments: $(VENV)/.bench
+	$(BIN)/python -m experiments.coverage
+	$(BIN)/python -m experiments.bench_bounds
+
+# A stamp for each set of extras: nothing is installed twice.
+$(VENV)/.audit: EXTRAS :=
+$(VENV)/.test: EXTRAS := [test,colab]
+$(VENV)/.bench: EXTRAS := [test,bench]
+
+$(VENV)/.audit $(VENV)/.test $(VENV)/.bench: $(VENV)/bin/python $(SETUP)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.$(EXTRAS)'
+	touch $@
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo 'oneshot needs Python 3.11 or newer: make PYTHON=python3.11 ...' >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+clean:
+	rm -rf $(VENV) *.egg-info

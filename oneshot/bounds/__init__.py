@@ -1,0 +1,76 @@
+"""Every bound of "Privacy Auditing with One (1) Training Run", in NumPy and SciPy.
+
+| module          | in the paper                                  |
+|-----------------|-----------------------------------------------|
+| ternary         | Corollary ternary                             |
+| weighted        | Proposition pure, Theorem main                |
+| main_theorem    | Theorem main, Corollary hoeffding             |
+| approx          | Proposition approx                            |
+| adaptive        | Corollary adap_T                              |
+| gaussian        | Lemma gauss                                   |
+| rdp             | Proposition rdp-dpsgd                         |
+| replacement     | Appendix A                                    |
+| generalization  | Appendix B: Theorem generalization, gen_ada   |
+| information     | Appendix C                                    |
+| _invert         | Lemma testci                                  |
+"""
+
+from oneshot.bounds.adaptive import (
+    adaptive_eps_lower_bound,
+    adaptive_p_value,
+    adaptive_split,
+    adaptive_weighted_eps_lower_bound,
+    adaptive_weighted_p_value,
+)
+from oneshot.bounds.approx import approx_eps_lower_bound, approx_p_value
+from oneshot.bounds.gaussian import gaussian_delta, gaussian_eps, gaussian_rho
+from oneshot.bounds.generalization import (
+    adaptive_analysis_error,
+    generalization_error,
+    generalization_failure,
+    jung_error,
+)
+from oneshot.bounds.information import mutual_information_bound
+from oneshot.bounds.main_theorem import (
+    hoeffding_eps_lower_bound,
+    hoeffding_p_value,
+    main_p_value,
+)
+from oneshot.bounds.rdp import dpsgd_rdp, rdp_max_accuracy
+from oneshot.bounds.replacement import (
+    replacement_eps_lower_bound,
+    replacement_guarantee,
+    replacement_p_value,
+)
+from oneshot.bounds.ternary import eps_lower_bound, p_value
+from oneshot.bounds.weighted import weighted_eps_lower_bound, weighted_p_value
+
+__all__ = [
+    'adaptive_analysis_error',
+    'adaptive_eps_lower_bound',
+    'adaptive_p_value',
+    'adaptive_split',
+    'adaptive_weighted_eps_lower_bound',
+    'adaptive_weighted_p_value',
+    'approx_eps_lower_bound',
+    'approx_p_value',
+    'dpsgd_rdp',
+    'eps_lower_bound',
+    'gaussian_delta',
+    'gaussian_eps',
+    'gaussian_rho',
+    'generalization_error',
+    'generalization_failure',
+    'hoeffding_eps_lower_bound',
+    'hoeffding_p_value',
+    'jung_error',
+    'main_p_value',
+    'mutual_information_bound',
+    'p_value',
+    'rdp_max_accuracy',
+    'replacement_eps_lower_bound',
+    'replacement_guarantee',
+    'replacement_p_value',
+    'weighted_eps_lower_bound',
+    'weighted_p_value',
+]

@@ -1,0 +1,69 @@
+"""Lemma gauss: the exact (ε, δ) and the zCDP of the Gaussian mechanism."""
+
+import math
+
+import numpy as np
+import scipy
+from numpy.typing import ArrayLike
+
+from oneshot.bounds import _check
+
+
+def gaussian_rho(sigma: float, sensitivity: float = 1.0) -> float:
+    """ρ = Δ² / 2σ² with which the Gaussian mechanism is ρ-zCDP (Lemma gauss).
+
+    Releasing a value of sensitivity Δ with noise N(0, σ²) has Rényi divergence
+    αρ at every order α > 1 for a pair at distance Δ, and no less for any smaller ρ.
+    """
+    sigma = _check.real('sigma', sigma, 0.0, math.inf, open_low=True, open_high=True)
+    sensitivity = _check.real('sensitivity', sensitivity, 0.0, math.inf, open_high=True)
+    return 0.5 * (sensitivity / sigma) ** 2
+
+
+def gaussian_delta(eps: ArrayLike, sigma: float, sensitivity: float = 1.0) -> float | np.ndarray:
+    """The smallest δ for which the Gaussian mechanism is (ε, δ)-DP (Lemma gauss).
+
+    δ = Φ̄((ε − ρ) / √(2ρ)) − e^ε·Φ̄((ε + ρ) / √(2ρ)), exact for every ε ≥ 0.
+
+    Args:
+        eps: ε ≥ 0, or an array.
+        sigma: the standard deviation of the noise.
+        sensitivity: Δ, the most that one person can move the value.
+
+    Returns:
+        δ, an array where `eps` is one.
+    """
+    rho = gaussian_rho(sigma, sensitivity)
+    eps = _check.array(eps, _check.eps)
+    if rho == 0.0:
+        delta = np.zeros(eps.shape)
+    else:
+        # Both tails have the factor φ(a), because e^ε·φ(b) = φ(a) where b² − a² = 2ε.
+        a, b = (eps - rho) / math.sqrt(2.0 * rho), (eps + rho) / math.sqrt(2.0 * rho)
+        density = np.exp(-0.5 * a * a) / math.sqrt(2.0 * math.pi)
+        near = np.where(a < 0.0, scipy.special.ndtr(-a), density * _mills(np.maximum(a, 0.0)))
+        delta = np.maximum(0.0, near - density * _mills(b))
+    return float(delta) if eps.ndim == 0 else delta
+
+
+def _mills(x: np.ndarray) -> np.ndarray:
+    """Mills ratio Φ̄(x) / φ(x) for x ≥ 0."""
+    return math.sqrt(math.pi / 2.0) * scipy.special.erfcx(x / math.sqrt(2.0))
+
+
+def gaussian_eps(delta: float, sigma: float, sensitivity: float = 1.0) -> float:
+    """The smallest ε ≥ 0 for which the Gaussian mechanism is (ε, δ)-DP (Lemma gauss).
+
+    Found to 1e-12; ∞ at δ = 0 (unless the sensitivity is 0).
+    """
+    rho, delta = gaussian_rho(sigma, sensitivity), _check.delta(delta)
+    if gaussian_delta(0.0, sigma, sensitivity) <= delta:
+        return 0.0
+    if delta == 0.0:
+        return math.inf
+
+    def excess(eps: float) -> float:
+        return math.log(max(gaussian_delta(eps, sigma, sensitivity), 1e-320)) - math.log(delta)
+
+    high = rho + 2.0 * math.sqrt(rho * math.log(1.0 / delta)) + 1.0  # zCDP gives δ there
+    return scipy.optimize.brentq(excess, 0.0, high, xtol=1e-13, rtol=1e-14)

@@ -1,0 +1,91 @@
+"""Appendix B: differential privacy implies generalization.
+
+A DP algorithm that picks a query q(y, ·) with values in [0, 1] from n samples of
+a distribution P cannot make its mean on the samples, q(Y, X), exceed its mean on
+the distribution, q(Y, P), by much. DP is for replacement here.
+"""
+
+import math
+
+import numpy as np
+
+from oneshot.bounds import _binomial, _check
+from oneshot.bounds.ternary import p_value
+
+
+def generalization_failure(n: int, gamma: float, eta: float, eps: float, delta: float) -> float:
+    """Upper bound on P[q(Y, X) − q(Y, P) ≥ γ] (Theorem generalization).
+
+    With W ~ Binomial(n, e^ε / (e^ε + 1)) and w = (1 + γ − 3η/2)·n/2, it is
+
+        P[W ≥ w] + max over i in 1..n of (2nδ/i)·P[w > W ≥ w − i] + 2·exp(−nη²/2).
+
+    Args:
+        n: the number of samples.
+        gamma: γ ≥ 3η/2, the gap.
+        eta: η ≥ 0, which shares the gap between the algorithm and the sampling.
+        eps: ε of the algorithm, for replacement.
+        delta: δ of the algorithm, for replacement.
+
+    Returns:
+        The bound, at most 1.
+    """
+    n = _check.count('n, the number of samples,', n, 1)
+    eta = _check.real('eta', eta, 0.0)
+    gamma = _check.real('gamma', gamma, 1.5 * eta)
+    eps, delta = _check.eps(eps), _check.delta(delta)
+    # Rounded down by more than the rounding error, so that no value of W is lost.
+    threshold = math.ceil((1.0 + gamma - 1.5 * eta) * n / 2.0 - 1e-9 * n)
+    sampling = 2.0 * math.exp(-0.5 * n * eta * eta)
+    algorithm = p_value(n, n, threshold, eps, delta) if threshold <= n else 0.0
+    return min(1.0, algorithm + sampling)
+
+
+def generalization_error(n: int, eps: float, delta: float, failure: float) -> float:
+    """The smallest γ with `generalization_failure` ≤ `failure` for the best η.
+
+    ∞ where no γ will do. Used with `failure` − β, it is the error beyond α of
+    Corollary gen_ada: if an (ε, δ)-DP algorithm gives a query Y and an answer Z
+    with P[|Z − q(Y, X)| ≥ α] ≤ β, then P[|Z − q(Y, P)| ≥ α + γ] ≤ failure. See
+    `adaptive_analysis_error`.
+    """
+    n = _check.count('n, the number of samples,', n, 1)
+    eps, delta = _check.eps(eps), _check.delta(delta)
+    failure = _check.real('failure', failure, 0.0, 1.0, open_low=True, open_high=True)
+    # Given the threshold w on W, the best η uses up what is left of the failure.
+    low = math.floor(n * _binomial.expit(eps))
+    w = np.arange(max(low, math.ceil(n / 2)), min(n, low + _binomial.reach(n, eps)) + 1)
+    left = failure - p_value(n, n, w, eps, delta)
+    w, left = w[left > 0], left[left > 0]
+    if w.size == 0:
+        return math.inf
+    eta = np.sqrt(2.0 * np.log(2.0 / left) / n)
+    return float(np.min(2.0 * w / n - 1.0 + 1.5 * eta))
+
+
+def adaptive_analysis_error(n: int, eps: float, delta: float, beta: float, failure: float) -> float:
+    """The error beyond α of a DP answer to an adaptive query (Corollary gen_ada).
+
+    If an (ε, δ)-DP algorithm (for replacement) gives a query Y and an answer Z
+    with P[|Z − q(Y, X)| ≥ α] ≤ β, then P[|Z − q(Y, P)| ≥ α + γ] ≤ `failure` for
+    the returned γ. At ε = 1/3, n = 2000, β = δ = 1e-5, failure 0.05 it is 0.308.
+    """
+    beta, failure = _checked_failure(beta, failure)
+    return generalization_error(n, eps, delta, failure - beta)
+
+
+def jung_error(eps: float, delta: float, beta: float, failure: float) -> float:
+    """The same by Theorem jlnrsms (Jung et al. 2019), which does not depend on n.
+
+    e^ε − 1 + c + 2d with β/c + δ/d = failure, at the best c and d:
+    e^ε − 1 + (√β + √(2δ))² / failure. In the example above, 0.397.
+    """
+    eps, delta = _check.eps(eps), _check.delta(delta)
+    beta, failure = _checked_failure(beta, failure)
+    root = math.sqrt(beta) + math.sqrt(2.0 * delta)
+    return math.expm1(eps) + root * root / failure
+
+
+def _checked_failure(beta: float, failure: float) -> tuple[float, float]:
+    failure = _check.real('failure', failure, 0.0, 1.0, open_low=True, open_high=True)
+    return _check.real('beta', beta, 0.0, failure, open_high=True), failure

@@ -1,0 +1,144 @@
+"""Bad input gets a ValueError of one sentence that says what was given and what is right."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from oneshot import bounds, mechanisms
+
+_NOT_NUMBERS = [math.nan, None, 'seven', '7', [], {}, 1j, True, object()]
+_NOT_COUNTS = [*_NOT_NUMBERS, -1, -3.0, 0.5, 7.25, math.inf, -math.inf, 10**400]
+_OUT_OF_UNIT = [*_NOT_NUMBERS, -1e-300, -1, 1.0000001, 2, math.inf]
+_NEGATIVE = [*_NOT_NUMBERS, -1e-300, -2, -math.inf]
+_NOT_VECTORS = [math.nan, None, 'seven', [], 3.0, [[1.0], [2.0]], [1.0, 'x'], [[1], [2, 3]], [1j]]
+
+# What is wrong for an argument, by its name.
+_BAD = {
+    'm': [*_NOT_COUNTS, 0],
+    'r': [*_NOT_COUNTS, 101],
+    'v': [*_NOT_COUNTS, 61],
+    'k_plus': _NOT_COUNTS,
+    'k_minus': _NOT_COUNTS,
+    'n': [*_NOT_COUNTS, 0],
+    'steps': _NOT_COUNTS,
+    'delta': _OUT_OF_UNIT,
+    'confidence': [*_OUT_OF_UNIT, 0, 1],
+    'failure': [*_OUT_OF_UNIT, 0, 1],
+    'p': [*_OUT_OF_UNIT],
+    'beta': [*_OUT_OF_UNIT, 0.2],
+    'sampling_prob': _OUT_OF_UNIT,
+    'eps': _NEGATIVE,
+    'rdp_eps': _NEGATIVE,
+    'sigma': [*_NEGATIVE, 0, math.inf],
+    'sensitivity': [*_NEGATIVE, math.inf],
+    'noise_multiplier': _NEGATIVE,
+    'eta': [*_NEGATIVE, 1.0],
+    'gamma': [*_NOT_NUMBERS, -1, 0.1],
+    'r1': [*_NEGATIVE, 101],
+    'r2': [*_NEGATIVE, 0, 11],
+    'form': [None, 'other', 3],
+    'weights': [*_NOT_VECTORS, [1.0, math.nan], [math.inf], [2.0, 1.0]],
+}
+
+_COUNTS = {'m': 100, 'r': 60, 'v': 40}
+_GUESSES = {'m': 100, 'k_plus': 30, 'k_minus': 30, 'v': 40}
+_WEIGHTS = {'weights': [1.0, 0.5, 0.5, 0.0], 'v': 1.5}
+_NORMS = {'m': 100, 'r1': 60.0, 'r2': 8.0, 'v': 40}
+_CLAIM = {'eps': 0.5, 'delta': 1e-3}
+_LEVEL = {'delta': 1e-3, 'confidence': 0.95}
+_WEIGHT_V = {'v': [*_NEGATIVE, 2.1, math.inf]}
+
+_CALLS = [
+    (bounds.p_value, _COUNTS | _CLAIM, {}),
+    (bounds.eps_lower_bound, _COUNTS | _LEVEL, {}),
+    (bounds.adaptive_p_value, _COUNTS | _CLAIM, {}),
+    (bounds.adaptive_eps_lower_bound, _COUNTS | _LEVEL, {}),
+    (bounds.adaptive_split, {'m': 100} | _LEVEL, {}),
+    (bounds.adaptive_weighted_p_value, _WEIGHTS | _CLAIM, _WEIGHT_V),
+    (bounds.adaptive_weighted_eps_lower_bound, _WEIGHTS | _LEVEL, _WEIGHT_V),
+    (bounds.replacement_p_value, _COUNTS | _CLAIM, {}),
+    (bounds.replacement_eps_lower_bound, _COUNTS | _LEVEL, {}),
+    (bounds.replacement_guarantee, _CLAIM, {}),
+    (bounds.approx_p_value, _GUESSES | _CLAIM | {'p': 0.4}, {'p': [*_OUT_OF_UNIT, 0, 1]}),
+    (bounds.approx_eps_lower_bound, _GUESSES | _LEVEL | {'p': 0.4}, {'p': [*_OUT_OF_UNIT, 0, 1]}),
+    (bounds.weighted_p_value, _WEIGHTS | _CLAIM, _WEIGHT_V),
+    (bounds.weighted_eps_lower_bound, _WEIGHTS | _LEVEL, _WEIGHT_V),
+    (bounds.hoeffding_p_value, _NORMS | _CLAIM | {'form': 'sum'}, {'v': [*_NEGATIVE, 61]}),
+    (bounds.hoeffding_eps_lower_bound, _NORMS | _LEVEL | {'form': 'closed'}, {'v': [-1, 61]}),
+    (bounds.gaussian_delta, {'eps': 0.5, 'sigma': 1.0, 'sensitivity': 1.0}, {}),
+    (bounds.gaussian_eps, {'delta': 0.5, 'sigma': 1.0, 'sensitivity': 1.0}, {}),
+    (bounds.dpsgd_rdp, {'steps': 9, 'sampling_prob': 0.1, 'noise_multiplier': 1.0}, {}),
+    (bounds.rdp_max_accuracy, {'rdp_eps': 1.0}, {}),
+    (bounds.generalization_failure, {'n': 50, 'gamma': 0.5, 'eta': 0.1} | _CLAIM, {}),
+    (bounds.generalization_error, {'n': 50, 'failure': 0.1} | _CLAIM, {}),
+    (bounds.adaptive_analysis_error, {'n': 50, 'failure': 0.1, 'beta': 0.01} | _CLAIM, {}),
+    (bounds.jung_error, {'failure': 0.1, 'beta': 0.01} | _CLAIM, {}),
+    (bounds.mutual_information_bound, {'n': 5, 'p': 0.4} | _CLAIM, {}),
+    (mechanisms.RandomizedResponse, {'m': 5, 'eps0': 1.0}, {'eps0': _NEGATIVE}),
+    (mechanisms.Gaussian, {'m': 5, 'sigma': 1.0, 'sensitivity': 1.0}, {}),
+    (mechanisms.Laplace, {'m': 5, 'scale': 1.0}, {'scale': [*_NEGATIVE, 0, math.inf]}),
+    (
+        mechanisms.Pathological,
+        {'m': 100, 'r': 10, 'claimed_eps': 1.0, 'claimed_delta': 1e-4, 'beta': 0.05},
+        {'claimed_eps': _NEGATIVE, 'claimed_delta': [*_OUT_OF_UNIT, 0.1], 'beta': [0, 2, None]},
+    ),
+]
+
+
+# Arguments that may be arrays, and so may be empty.
+_ARRAYS = [(bounds.p_value, 'v'), (bounds.p_value, 'eps'), (bounds.gaussian_delta, 'eps')]
+
+
+@pytest.mark.parametrize(('function', 'good'), [call[:2] for call in _CALLS])
+def test_the_good_calls_are_good(function, good):
+    function(**good)
+
+
+def _cases():
+    for function, good, special in _CALLS:
+        for name in good:
+            for bad in special.get(name, _BAD.get(name, ())):
+                if bad != [] or (function, name) not in _ARRAYS:
+                    yield function, good, name, bad
+
+
+@pytest.mark.parametrize(('function', 'good', 'name', 'bad'), list(_cases()))
+def test_bad_input(function, good, name, bad):
+    with pytest.raises(ValueError, match=' must ') as error:
+        function(**good | {name: bad})
+    message = str(error.value)
+    assert message.endswith('.'), message
+    assert '\n' not in message, message
+
+
+@given(st.sampled_from(_CALLS), st.data())
+def test_fuzz(call, data):
+    """Any one argument replaced by anything: a value, or a ValueError of one sentence."""
+    function, good, _ = call
+    name = data.draw(st.sampled_from(list(good)))
+    anything = st.one_of(
+        st.floats(),
+        st.integers(),
+        st.text(max_size=3),
+        st.none(),
+        st.lists(st.floats(), max_size=3),
+    )
+    try:
+        function(**good | {name: data.draw(anything)})
+    except ValueError as error:
+        assert str(error).endswith('.'), error
+        assert '\n' not in str(error), error
+
+
+def test_counts_that_do_not_fit_together():
+    for counts, wrong in [((10, 11, 5), 'r,'), ((10, 5, 6), 'v,'), ((10, 10, 2.5), 'v,')]:
+        with pytest.raises(ValueError, match=f'{wrong}.* must be a whole number'):
+            bounds.p_value(*counts, 1.0, 0.0)
+    with pytest.raises(ValueError, match=r'v, .* must be a whole number from 0 to 10, but 11'):
+        bounds.p_value(10, 10, [3, 11], 1.0, 0.0)
+
+
+def test_whole_numbers_may_come_as_floats():
+    assert bounds.p_value(100.0, 60.0, 40.0, 0.5, 0.0) == bounds.p_value(100, 60, 40, 0.5, 0.0)

@@ -1,0 +1,9 @@
+"""oneshot: is my DP training really as private as it claims?
+
+A lower bound on ε from one training run, after Steinke, Nasr and Jagielski,
+"Privacy Auditing with One (1) Training Run" (2023).
+"""
+
+from oneshot.scores import AuditResult, audit_guesses, audit_scores
+
+__all__ = ['AuditResult', 'audit_guesses', 'audit_scores']

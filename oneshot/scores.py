@@ -1,0 +1,316 @@
+"""The front door for scores: from scores and coins to a lower bound on ε."""
+
+import dataclasses
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from oneshot import bounds, guess
+from oneshot.bounds import _binomial, _check
+
+ASSUMPTIONS = {
+    'none': 'nothing beyond (ε, δ)-DP',
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class AuditResult:
+    """A lower bound on ε, and all that it rests on.
+
+    Attributes:
+        eps_lb: at most the true ε with probability at least `confidence`.
+        method: the name of the bound, a key of `METHODS`.
+        assumptions: what has to hold of the algorithm, a key of `ASSUMPTIONS`.
+        confidence: 1 − the probability that the bound may be wrong.
+        delta: the δ of the (ε, δ)-DP that is audited.
+        m: the number of canaries.
+        guesses: the number of guesses, r.
+        correct: the number of right guesses, or their weight, v.
+        k_plus: the number of guesses "included", None if it is not known.
+        k_minus: the number of guesses "excluded", None if it is not known.
+        eps_claimed: the ε that the algorithm is claimed to have, if any.
+        p_value: the p-value of that claim, if any.
+    """
+
+    eps_lb: float
+    method: str
+    assumptions: str
+    confidence: float
+    delta: float
+    m: int
+    guesses: int
+    correct: float
+    k_plus: int | None = None
+    k_minus: int | None = None
+    eps_claimed: float | None = None
+    p_value: float | None = None
+
+    @property
+    def violated(self) -> bool | None:
+        """Whether the claim is rejected at this confidence; None without a claim."""
+        return None if self.eps_claimed is None else self.eps_lb > self.eps_claimed
+
+    def as_dict(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+
+@dataclasses.dataclass(frozen=True)
+class Tally:
+    """What the guesses came to: all that a bound may see."""
+
+    m: int
+    r: int
+    v: float
+    weights: np.ndarray | None = None  # |T|, where the guesses are not all ±1
+    k_plus: int | None = None
+    k_minus: int | None = None
+
+    @classmethod
+    def of_counts(cls, m: int, r: int, v: int) -> 'Tally':
+        return cls(*_check.counts(m, r, v))
+
+
+@dataclasses.dataclass(frozen=True)
+class Method:
+    """A bound as a pair of functions of a tally."""
+
+    theorem: str
+    assumptions: str
+    condition: str  # on the auditor, not on the algorithm
+    p_value: Callable[[Tally, float, float, float], float]  # tally, eps, delta, confidence
+    eps_lower_bound: Callable[[Tally, float, float], float]  # tally, delta, confidence
+
+
+def _weights(tally: Tally) -> np.ndarray:
+    if tally.weights is not None:
+        return tally.weights
+    return np.repeat([1.0, 0.0], [tally.r, tally.m - tally.r])
+
+
+def _norms(tally: Tally) -> tuple[float, float]:
+    weights = _weights(tally)
+    return float(weights.sum()), float(np.sqrt(np.sum(weights**2)))
+
+
+_FIXED = 'the number of guesses was fixed before the scores were seen'
+
+METHODS = {
+    'one_run': Method(
+        'Corollary ternary',
+        'none',
+        _FIXED,
+        lambda t, eps, delta, _: bounds.p_value(t.m, t.r, t.v, eps, delta),
+        lambda t, delta, confidence: bounds.eps_lower_bound(t.m, t.r, t.v, delta, confidence),
+    ),
+    'adaptive': Method(
+        'Corollary adap_T',
+        'none',
+        'the guesses depend on the scores in any way, never on the coins',
+        lambda t, eps, delta, confidence: bounds.adaptive_weighted_p_value(
+            _weights(t), t.v, eps, delta, confidence
+        ),
+        lambda t, delta, confidence: bounds.adaptive_weighted_eps_lower_bound(
+            _weights(t), t.v, delta, confidence
+        ),
+    ),
+    'weighted': Method(
+        'Theorem main (at δ = 0, Proposition pure)',
+        'none',
+        'the weights of the guesses were fixed before the scores were seen',
+        lambda t, eps, delta, _: bounds.weighted_p_value(_weights(t), t.v, eps, delta),
+        lambda t, delta, confidence: bounds.weighted_eps_lower_bound(
+            _weights(t), t.v, delta, confidence
+        ),
+    ),
+    'hoeffding': Method(
+        'Corollary hoeffding',
+        'none',
+        'the norms of the guesses were fixed before the scores were seen',
+        lambda t, eps, delta, _: bounds.hoeffding_p_value(t.m, *_norms(t), t.v, eps, delta),
+        lambda t, delta, confidence: bounds.hoeffding_eps_lower_bound(
+            t.m, *_norms(t), t.v, delta, confidence
+        ),
+    ),
+}
+
+
+def audit_tally(
+    tally: Tally,
+    *,
+    delta: float,
+    confidence: float = 0.95,
+    method: str = 'one_run',
+    eps_claimed: float | None = None,
+) -> AuditResult:
+    """The bound `method` on a tally of guesses. See `audit_scores`."""
+    bound = METHODS[_check.choice('method', method, list(METHODS))]
+    if method == 'one_run' and tally.weights is not None:
+        raise ValueError(
+            "guesses must be -1, 0 or +1 for method 'one_run', but weights between them were "
+            "given; 'weighted' and 'adaptive' take them."
+        )
+    delta, confidence = _check.delta(delta), _check.confidence(confidence)
+    p_value = None
+    if eps_claimed is not None:
+        eps_claimed = _check.real('eps_claimed', eps_claimed, 0.0)
+        p_value = bound.p_value(tally, eps_claimed, delta, confidence)
+    return AuditResult(
+        eps_lb=bound.eps_lower_bound(tally, delta, confidence),
+        method=method,
+        assumptions=bound.assumptions,
+        confidence=confidence,
+        delta=delta,
+        m=tally.m,
+        guesses=tally.r,
+        correct=tally.v,
+        k_plus=tally.k_plus,
+        k_minus=tally.k_minus,
+        eps_claimed=eps_claimed,
+        p_value=p_value,
+    )
+
+
+def audit_guesses(guesses: ArrayLike, included: ArrayLike, **options: Any) -> AuditResult:
+    """Lower bound on ε from guesses T and coins S that belong together by position.
+
+    Args:
+        guesses: T in [−1, +1]^m: the sign is the guess, 0 abstains, the size is
+            the weight of the guess.
+        included: the coins, as bools, as 0 and 1, or as −1 and +1.
+        **options: delta, confidence, method and eps_claimed as in `audit_scores`.
+
+    Returns:
+        An `AuditResult`.
+    """
+    guesses = _check.vector('guesses', guesses)
+    if np.abs(guesses).max() > 1.0:
+        worst = float(guesses[np.argmax(np.abs(guesses))])
+        raise ValueError(f'guesses must lie in [-1, +1], but one of {worst!r} was given.')
+    signs = _signs(included, 'guesses', guesses.size)
+    weights = np.abs(guesses)
+    correct = float(np.sum(np.maximum(0.0, guesses * signs)))
+    ternary = bool(np.isin(weights, (0.0, 1.0)).all())
+    tally = Tally(
+        m=guesses.size,
+        r=int(np.count_nonzero(guesses)),
+        v=int(correct) if ternary else correct,
+        weights=None if ternary else weights,
+        k_plus=int(np.sum(guesses > 0)),
+        k_minus=int(np.sum(guesses < 0)),
+    )
+    return audit_tally(tally, **options)
+
+
+def audit_scores(
+    scores: ArrayLike,
+    included: ArrayLike,
+    *,
+    delta: float,
+    confidence: float = 0.95,
+    method: str = 'one_run',
+    guesses: str | tuple[int, int] = 'preset',
+    ids: ArrayLike | None = None,
+    included_ids: ArrayLike | None = None,
+    eps_claimed: float | None = None,
+) -> AuditResult:
+    """Lower bound on ε from the scores of m canaries and the coins that included them.
+
+    Guarantee: if each canary was included by a fair coin of its own, and the
+    algorithm that gave the scores is (ε, δ)-DP, then `eps_lb` ≤ ε with
+    probability at least `confidence`. The guesses are made from the scores
+    alone; `guesses` and `method` have to be chosen before the coins are seen.
+
+    Args:
+        scores: m numbers, the higher the more likely included.
+        included: the m coins, as bools, as 0 and 1, or as −1 and +1.
+        delta: the δ of the (ε, δ)-DP that is audited.
+        confidence: 1 − the probability that the bound may be wrong.
+        method: 'one_run' (Corollary ternary), 'adaptive' (Corollary adap_T),
+            'weighted' (Theorem main) or 'hoeffding' (Corollary hoeffding).
+        guesses: (k_plus, k_minus), how many of the largest scores are guessed
+            "included" and of the smallest "excluded", or 'preset', which takes
+            both from m (`oneshot.guess.preset`).
+        ids: a name for each score. With it, scores and coins are joined by name.
+        included_ids: a name for each coin, in any order.
+        eps_claimed: a claimed ε, to get the p-value of the claim.
+
+    Returns:
+        An `AuditResult`.
+    """
+    scores = _check.vector('scores', scores)
+    if ids is not None or included_ids is not None:
+        included = _join(scores.size, ids, included, included_ids)
+    signs = _signs(included, 'scores', scores.size)
+    k_plus, k_minus = _split_guesses(guesses, scores.size)
+    return audit_guesses(
+        guess.top_k(scores, k_plus, k_minus),
+        signs,
+        delta=delta,
+        confidence=confidence,
+        method=method,
+        eps_claimed=eps_claimed,
+    )
+
+
+def _split_guesses(guesses: object, m: int) -> tuple[int, int]:
+    if isinstance(guesses, str) and guesses == 'preset':
+        return guess.preset(m)
+    if isinstance(guesses, (tuple, list)) and len(guesses) == 2:
+        return guesses[0], guesses[1]
+    raise ValueError(f"guesses must be 'preset' or (k_plus, k_minus), but {guesses!r} was given.")
+
+
+def _signs(included: ArrayLike, what: str, size: int) -> np.ndarray:
+    """The coins as −1 and +1, after checks."""
+    coins = _check.vector('included', included)
+    if coins.size != size:
+        raise ValueError(
+            f'{what} and included must be of equal length, but {size} and {coins.size} were given.'
+        )
+    if not (np.isin(coins, (0.0, 1.0)).all() or np.isin(coins, (-1.0, 1.0)).all()):
+        odd = coins[~np.isin(coins, (-1.0, 0.0, 1.0))]
+        given = f'{float(odd[0])!r}' if odd.size else 'a mix of -1, 0 and +1'
+        raise ValueError(f'included must be bools, 0 and 1, or -1 and +1, but {given} was given.')
+    inside = int(np.sum(coins > 0))
+    if _binomial.survival(max(inside, size - inside), size, 0.0) < 1e-12:
+        warnings.warn(
+            f'{inside} of {size} canaries are included, which fair coins do not give: every bound '
+            'here assumes that each canary was included by a fair coin of its own.',
+            stacklevel=3,
+        )
+    return np.where(coins > 0, 1, -1)
+
+
+def _join(size: int, ids: ArrayLike | None, included: ArrayLike, coin_ids: ArrayLike | None):
+    """The coins in the order of the scores."""
+    if ids is None or coin_ids is None:
+        missing = 'ids' if ids is None else 'included_ids'
+        raise ValueError(f'ids and included_ids must be given together, but {missing} is missing.')
+    ids, coin_ids, included = np.asarray(ids), np.asarray(coin_ids), np.asarray(included)
+    for name, one, length in (('ids', ids, size), ('included_ids', coin_ids, included.size)):
+        if one.shape != (length,):
+            raise ValueError(
+                f'{name} must name each of {length} entries, but has shape {one.shape}.'
+            )
+        values, counts = np.unique(one, return_counts=True)
+        if (counts > 1).any():
+            raise ValueError(f'{name} must be unique, but {_some(values[counts > 1])} repeat.')
+    without_coin, without_score = np.setdiff1d(ids, coin_ids), np.setdiff1d(coin_ids, ids)
+    if without_coin.size or without_score.size:
+        raise ValueError(
+            'scores and coins must name the same canaries, but '
+            f'{_some(without_coin)} have no coin and {_some(without_score)} have no score.'
+        )
+    order = np.argsort(coin_ids)
+    return included[order[np.searchsorted(coin_ids, ids, sorter=order)]]
+
+
+def _some(ids: np.ndarray) -> str:
+    """The first few ids, for an error message."""
+    if ids.size == 0:
+        return 'no ids'
+    shown = ', '.join(str(one) for one in ids[:5].tolist())
+    return f'ids {shown}' + (f' and {ids.size - 5} more' if ids.size > 5 else '')

@@ -17,7 +17,6 @@ import numpy as np
 import scipy
 
 _TINY = 42.0  # −log of the relative mass that a window may leave out: exp(−42) < 1e-18
-_SMALL = 16  # below it the Stirling series is replaced by a table
 
 
 def expit(x: float) -> float:
@@ -44,15 +43,15 @@ def _stirling(k: np.ndarray) -> np.ndarray:
 def log_pmf(k: np.ndarray, n: int, logit: float) -> np.ndarray:
     """log P[W = k] for W ~ Binomial(n, expit(logit)), 0 ≤ k ≤ n, n ≥ 1 (Loader 2000).
 
-    The two halves of the deviance are stationary at k = nq, which is what keeps
-    the rounding of nq and n(1 − q) out of the result.
+    The two halves of the deviance, of right and of wrong guesses, are stationary at
+    their means, which is what keeps the rounding of the means out of the result.
     """
-    k = np.asarray(k, dtype=float)
-    right, wrong = n * expit(logit), n * expit(-logit)
-    deviance = scipy.special.xlog1py(k, (k - right) / right)
-    deviance += scipy.special.xlog1py(n - k, (n - k - wrong) / wrong)
-    deviance += math.fsum((right, wrong, -n))
-    return _stirling(np.array([float(n)])) - _stirling(k) - _stirling(n - k) - deviance
+    both = np.array([k, n - k], dtype=float)
+    means = np.array([[n * expit(logit)], [n * expit(-logit)]])
+    with np.errstate(over='ignore'):  # where q or 1 − q is close to the smallest double
+        deviance = scipy.special.xlog1py(both, (both - means) / means)
+    constant = _stirling(np.array([float(n)])) - math.fsum((*means.ravel().tolist(), -n))
+    return constant - np.sum(deviance + _stirling(both), axis=0)
 
 
 def reach(n: int, logit: float) -> int:
@@ -63,6 +62,12 @@ def reach(n: int, logit: float) -> int:
 
 def mode(n: int, logit: float) -> int:
     return min(n, math.floor((n + 1) * expit(logit)))
+
+
+def window(n: int, logit: float, v: int = 0) -> np.ndarray:
+    """The k on which all but 1e-17 of the mass of W, and of its part from v on, lies."""
+    top, t = mode(n, logit), reach(n, logit)
+    return np.arange(max(0, top - t), min(n, max(top, v) + t) + 1)
 
 
 def survival(v: int, n: int, logit: float) -> float:

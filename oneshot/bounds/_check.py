@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-MOST = 2**53  # counts up to here are exact as floats
+MOST = 10**12  # the largest count, for which a bound still fits into memory
 
 
 def _is_number(value: object) -> bool:
@@ -16,8 +16,9 @@ def _is_number(value: object) -> bool:
 def count(name: str, value: object, low: int, high: int = MOST) -> int:
     """Returns `value` as an int if it is a whole number in [low, high]."""
     if not _is_number(value) or not low <= value <= high or value != int(value):
-        bounds = f'from {low} to {high}' if high < MOST else f'of at least {low}'
-        raise ValueError(f'{name} must be a whole number {bounds}, but {value!r} was given.')
+        raise ValueError(
+            f'{name} must be a whole number from {low} to {high}, but {value!r} was given.'
+        )
     return int(value)
 
 

@@ -110,7 +110,7 @@ def _bulk(parts: list[tuple[int, float]]) -> tuple[int, np.ndarray]:
     """The law of a sum of independent binomials where it is above 1e-17."""
     low, pmf = 0, np.ones(1)
     for n, logit in parts:
-        k = _window(n, logit)
+        k = _binomial.window(n, logit)
         low, pmf = low + int(k[0]), np.convolve(pmf, np.exp(_binomial.log_pmf(k, n, logit)))
     return low, pmf
 
@@ -124,7 +124,7 @@ def _tail(parts: list[tuple[int, float]], v: int) -> float:
     theta = _tilt(parts, v)
     low, law, scale = 0, np.ones(1), 0.0
     for n, logit in parts:
-        k = _window(n, logit + theta)
+        k = _binomial.window(n, logit + theta)
         center = _binomial.mode(n, logit + theta)
         terms = _binomial.log_pmf(k, n, logit) + theta * (k - center)
         scale += float(np.max(terms)) + theta * center
@@ -144,8 +144,3 @@ def _tilt(parts: list[tuple[int, float]], v: int) -> float:
     if lack(0.0) >= 0.0:
         return 0.0
     return scipy.optimize.brentq(lack, 0.0, 100.0 + max(-logit for _, logit in parts))
-
-
-def _window(n: int, logit: float) -> np.ndarray:
-    mode, reach = _binomial.mode(n, logit), _binomial.reach(n, logit)
-    return np.arange(max(0, mode - reach), min(n, mode + reach) + 1)

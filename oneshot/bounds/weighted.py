@@ -22,7 +22,6 @@ _MOST_POINTS = 1 << 17  # the longest natural lattice that is used as it is
 _ROUNDING_FAILURE = 1e-12  # what rounding to a lattice may add to a p-value
 _NEAR = 1e-9  # weights this close to the lattice, in steps, lie on it
 
-
 _Survival = Callable[[np.ndarray], np.ndarray]
 
 
@@ -89,15 +88,14 @@ def _p_value(weights: np.ndarray, v: float, eps: float, delta: float) -> float:
 
 def _equal_survival(weight: float, r: int, eps: float, v: float) -> _Survival:
     """x ↦ P[weight · Binomial(r, q) ≥ x] for x ≤ v."""
-    top = math.ceil(v / weight - _NEAR)
-    low = max(0, min(top, _binomial.mode(r, eps) - _binomial.reach(r, eps)))
-    high = min(r, max(top, _binomial.mode(r, eps)) + _binomial.reach(r, eps))
-    pmf = np.exp(_binomial.log_pmf(np.arange(low, high + 1), r, eps))
-    tail = np.minimum(1.0, np.cumsum(pmf[::-1])[::-1])
+    k = _binomial.window(r, eps, math.ceil(v / weight - _NEAR))
+    tail = np.cumsum(np.exp(_binomial.log_pmf(k, r, eps))[::-1])[::-1]
+    tail = np.minimum(1.0, tail)
+    tail[0] = 1.0  # all but 1e-17
 
     def survival(x: np.ndarray) -> np.ndarray:
-        k = np.ceil(x / weight - _NEAR).astype(np.int64)
-        return np.where(k <= low, 1.0 if low == 0 else tail[0], tail[np.maximum(k - low, 0)])
+        needed = np.ceil(x / weight - _NEAR).astype(np.int64)
+        return tail[np.maximum(needed - k[0], 0)]
 
     return survival
 

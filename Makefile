@@ -11,7 +11,7 @@ SETUP := setup.cfg pyproject.toml constraints.txt
 .PHONY: audit test lint experiments clean
 
 audit: $(VENV)/.audit
-	$(BIN)/python -m oneshot.main --config=configs/gaussian.py
+	$(BIN)/python -m oneshot.main --config=configs/digits_wb.py --workdir=runs/digits_wb
 
 test: $(VENV)/.test
 	$(BIN)/python -m pytest
@@ -22,7 +22,9 @@ lint: $(VENV)/.test
 
 experiments: $(VENV)/.bench
 	$(BIN)/python -m experiments.coverage
+	$(BIN)/python -m experiments.default_audit
 	$(BIN)/python -m experiments.bench_bounds
+	$(BIN)/python -m experiments.bench_memory
 
 # A stamp for each set of extras: nothing is installed twice.
 $(VENV)/.audit: EXTRAS :=

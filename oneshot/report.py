@@ -1,20 +1,86 @@
 """What a run leaves behind: the printed table and the files of its workdir."""
 
+import html
 import importlib.metadata
 import json
+import math
 import os
 import pathlib
 import platform
 import subprocess
+import sys
+import time
 from typing import Any
 
 import numpy as np
+import rich.progress
 from rich.console import Console
 from rich.table import Table
+from tensorboardX import SummaryWriter
 
+from oneshot import plots
+from oneshot.dpsgd import Stats
 from oneshot.scores import ASSUMPTIONS, METHODS, AuditResult
 
-_PACKAGES = ('oneshot', 'numpy', 'scipy')
+Results = dict[tuple[str, str], AuditResult]  # by score and method
+
+_PACKAGES = ('oneshot', 'jax', 'jaxlib', 'flax', 'optax', 'dp-accounting', 'numpy', 'scipy')
+
+
+class Log:
+    """Progress while a run goes on: a bar on a terminal, plain lines on a pipe.
+
+    With a directory, also `metrics.jsonl` and TensorBoard events.
+    """
+
+    def __init__(self, directory: pathlib.Path | None, steps: int) -> None:
+        self._steps, self._start, self._told = steps, time.perf_counter(), 0
+        self._live = sys.stdout.isatty()
+        self._bar = rich.progress.Progress(
+            rich.progress.TextColumn('training'),
+            rich.progress.BarColumn(),
+            rich.progress.MofNCompleteColumn(),
+            rich.progress.TextColumn('{task.fields[speed]} steps/s, time left'),
+            rich.progress.TimeRemainingColumn(),
+            disable=not self._live,
+        )
+        self._task = self._bar.add_task('training', total=steps, speed='...')
+        self._file = self._events = None
+        if directory is not None:
+            self._file = (directory / 'metrics.jsonl').open('w')
+            self._events = SummaryWriter(str(directory / 'events'))
+
+    def __enter__(self) -> 'Log':
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+        if self._file is not None:
+            self._file.close()
+            self._events.close()
+
+    def write(self, step: int, stats: Stats) -> None:
+        """Takes note of a chunk that ended at `step`."""
+        speed = step / (time.perf_counter() - self._start)
+        examples = max(1, int(np.sum(stats.examples)))
+        metrics = {
+            'loss': float(np.sum(stats.loss)) / examples,
+            'batch_size': float(np.mean(stats.examples)),
+            'clipped': float(np.sum(stats.clipped)) / examples,
+            'nonfinite': int(np.sum(stats.nonfinite)),
+        }
+        self._bar.update(self._task, completed=step, speed=f'{speed:.0f}')
+        if not self._live and (step >= self._told + self._steps / 5 or step == self._steps):
+            self._told = step
+            left = (self._steps - step) / speed
+            line = f'step {step:,} of {self._steps:,}: loss {metrics["loss"]:.3f}'
+            print(f'{line}, {speed:.0f} steps/s, {left:.0f} s left', flush=True)
+        if self._file is not None:
+            self._file.write(json.dumps({'step': step} | metrics) + '\n')
+            self._file.flush()
+            for name, value in metrics.items():
+                self._events.add_scalar(f'train/{name}', value, step)
 
 
 def verdict(result: AuditResult) -> str:
@@ -24,43 +90,60 @@ def verdict(result: AuditResult) -> str:
     return 'consistent with the claim'
 
 
-def headline(result: AuditResult, about: dict[str, str]) -> list[tuple[str, str]]:
+def headline_rows(about: dict[str, str], result: AuditResult) -> list[tuple[str, str]]:
     """The rows of the table: what was audited, the two bounds, and the verdict."""
     method = METHODS[result.method]
-    rows = list(about.items())
-    if result.eps_claimed is not None:
-        rows.append(('ε_UB', f'{result.eps_claimed:.4g} at δ = {result.delta:g}, as claimed'))
-    rows += [
+    claimed = f'{result.eps_claimed:.4g} at δ = {result.delta:g}'
+    if math.isinf(result.eps_claimed):
+        claimed = '∞: without noise nothing is proven'
+    guesses = f'{result.guesses:,} (k+ = {result.k_plus:,} "in", k- = {result.k_minus:,} "out")'
+    right = f' ({result.correct / result.guesses:.1%})' if result.guesses else ''
+    return [
+        *about.items(),
+        ('ε_UB', claimed),
         ('ε_LB', f'{result.eps_lb:.4g} with {100 * result.confidence:g} % confidence'),
         ('method', f'{result.method}, by {method.theorem}'),
         ('assumes', f'{ASSUMPTIONS[result.assumptions]}; {method.condition}'),
         ('canaries', f'm = {result.m:,}, each in or out by a fair coin'),
+        ('guesses', guesses),
+        ('right guesses', f'{result.correct:,.6g}{right}'),
+        ('p-value of the claim', f'{result.p_value:.3g}'),
+        ('verdict', verdict(result)),
     ]
-    guesses = f'{result.guesses:,}'
-    if result.k_plus is not None:
-        guesses += f' (k+ = {result.k_plus:,} "in", k- = {result.k_minus:,} "out")'
-    right = f' ({result.correct / result.guesses:.1%})' if result.guesses else ''
-    rows += [('guesses', guesses), ('right guesses', f'{result.correct:,.6g}{right}')]
-    if result.eps_claimed is not None:
-        rows += [('p-value of the claim', f'{result.p_value:.3g}'), ('verdict', verdict(result))]
-    return rows
 
 
-def show(console: Console, rows: list[tuple[str, str]], results: list[AuditResult]) -> None:
-    """Prints the headline and, below it, every method side by side."""
+def result_rows(results: Results) -> list[tuple[str, ...]]:
+    """Every score by every method: score, method, ε_LB, right guesses, kind, assumption."""
+    return [
+        (
+            score,
+            method,
+            f'{result.eps_lb:.4g}',
+            f'{result.correct:,.6g}',
+            'bound',
+            ASSUMPTIONS[result.assumptions],
+        )
+        for (score, method), result in results.items()
+    ]
+
+
+_COLUMNS = ('score', 'method', 'ε_LB', 'right', 'kind', 'assumes')
+
+
+def show(console: Console, about: dict[str, str], result: AuditResult, results: Results) -> None:
+    """Prints the headline and, below it, every score by every method."""
     table = Table(title='audit in one run', show_header=False, title_justify='left')
     table.add_column(style='bold', no_wrap=True)
     table.add_column(overflow='fold')
-    for row in rows:
+    for row in headline_rows(about, result):
         table.add_row(*row)
     console.print(table)
-    methods = Table(title='all methods, the headline first', title_justify='left')
-    for name in ('method', 'ε_LB', 'kind', 'assumes'):
-        methods.add_column(name)
-    for result in results:
-        value = f'{result.eps_lb:.4g}'
-        methods.add_row(result.method, value, 'bound', ASSUMPTIONS[result.assumptions])
-    console.print(methods)
+    every = Table(title='every score by every method', title_justify='left')
+    for name in _COLUMNS:
+        every.add_column(name)
+    for row in result_rows(results):
+        every.add_row(*row)
+    console.print(every)
 
 
 def provenance() -> dict[str, Any]:
@@ -79,15 +162,82 @@ def provenance() -> dict[str, Any]:
     }
 
 
-def write_json(path: pathlib.Path, content: dict[str, Any]) -> None:
+def write(
+    directory: pathlib.Path,
+    config: dict[str, Any],
+    record: dict[str, Any],
+    scores: dict[str, np.ndarray],
+    coins: np.ndarray,
+) -> None:
+    """Writes the files of a run. Scores and coins are kept apart and joined by id.
+
+    `scores` in scores.npz is the headline's; the others follow under their names.
+    """
+    ids = np.arange(coins.size)
+    np.savez_compressed(directory / 'scores.npz', ids=ids, scores=scores[record['score']], **scores)
+    np.savez_compressed(directory / 'coins.npz', ids=ids, included=coins)
+    _write_text(directory / 'config.json', _json(config))
+    _write_text(directory / 'result.json', _json(record))
+
+
+def write_html(
+    directory: pathlib.Path,
+    about: dict[str, str],
+    result: AuditResult,
+    results: Results,
+    scores: dict[str, np.ndarray],
+    coins: np.ndarray,
+) -> None:
+    """Draws the plots, and puts them with the tables on one page without links."""
+    folder = directory / 'plots'
+    folder.mkdir(exist_ok=True)
+    name = next(score for (score, _), one in results.items() if one is result)
+    pictures = plots.draw(folder, scores[name], coins, result)
+    page = [
+        '<!doctype html><html lang="en"><meta charset="utf-8"><title>oneshot audit</title>',
+        '<style>body{font:16px/1.5 system-ui,sans-serif;max-width:52rem;margin:2rem auto;'
+        'padding:0 1rem}table{border-collapse:collapse;margin:1rem 0}td,th{padding:.25rem .75rem;'
+        'border-bottom:1px solid #ddd;text-align:left;vertical-align:top}img{max-width:100%}'
+        f'.verdict{{font-size:1.3rem;color:{"#b00020" if result.violated else "#1b5e20"}}}</style>',
+        '<h1>Audit in one run</h1>',
+        f'<p class="verdict">ε<sub>LB</sub> = {result.eps_lb:.3g}, ε<sub>UB</sub> = '
+        f'{result.eps_claimed:.3g}: {html.escape(verdict(result))}.</p>',
+        _html_table([], headline_rows(about, result)),
+        *(
+            f'<figure><img src="data:image/png;base64,{data}" alt="{html.escape(caption)}">'
+            f'<figcaption>{html.escape(caption)}</figcaption></figure>'
+            for caption, data in pictures
+        ),
+        '<h2>Every score by every method</h2>',
+        _html_table(_COLUMNS, result_rows(results)),
+        '</html>',
+    ]
+    _write_text(directory / 'report.html', '\n'.join(page))
+
+
+def _html_table(header: tuple[str, ...] | list[str], rows: list[tuple[str, ...]]) -> str:
+    def line(cells: Any, tag: str) -> str:
+        return '<tr>' + ''.join(f'<{tag}>{html.escape(c)}</{tag}>' for c in cells) + '</tr>'
+
+    head = [line(header, 'th')] if header else []
+    return '\n'.join(['<table>', *head, *(line(row, 'td') for row in rows), '</table>'])
+
+
+def _json(content: Any) -> str:
+    """JSON with infinities as strings, which JSON itself does not know."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: plain(one) for key, one in value.items()}
+        if isinstance(value, (list, tuple)):
+            return [plain(one) for one in value]
+        return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+    return json.dumps(plain(content), indent=2, ensure_ascii=False, allow_nan=False) + '\n'
+
+
+def _write_text(path: pathlib.Path, text: str) -> None:
     """Writes under a temporary name first, so that no half-written file is left."""
-    partial = path.with_suffix('.partial')
-    partial.write_text(json.dumps(content, indent=2, ensure_ascii=False) + '\n')
+    partial = path.with_name(path.name + '.partial')
+    partial.write_text(text, encoding='utf-8')
     os.replace(partial, path)
-
-
-def write_scores(workdir: pathlib.Path, scores: np.ndarray, included: np.ndarray) -> None:
-    """Scores and coins in files of their own, joined by the canaries' ids."""
-    ids = np.arange(scores.size)
-    np.savez_compressed(workdir / 'scores.npz', ids=ids, scores=scores)
-    np.savez_compressed(workdir / 'coins.npz', ids=ids, included=included)

@@ -134,6 +134,15 @@ METHODS = {
             t.m, *_norms(t), t.v, delta, confidence
         ),
     ),
+    'replacement': Method(
+        'Corollary ternary and group privacy (Appendix A)',
+        'none',
+        'one of each pair of canaries was in; ' + _FIXED,
+        lambda t, eps, delta, _: bounds.replacement_p_value(t.m, t.r, t.v, eps, delta),
+        lambda t, delta, confidence: bounds.replacement_eps_lower_bound(
+            t.m, t.r, t.v, delta, confidence
+        ),
+    ),
 }
 
 
@@ -147,9 +156,9 @@ def audit_tally(
 ) -> AuditResult:
     """The bound `method` on a tally of guesses. See `audit_scores`."""
     bound = METHODS[_check.choice('method', method, list(METHODS))]
-    if method == 'one_run' and tally.weights is not None:
+    if method in ('one_run', 'replacement') and tally.weights is not None:
         raise ValueError(
-            "guesses must be -1, 0 or +1 for method 'one_run', but weights between them were "
+            f'guesses must be -1, 0 or +1 for method {method!r}, but weights between them were '
             "given; 'weighted' and 'adaptive' take them."
         )
     delta, confidence = _check.delta(delta), _check.confidence(confidence)
@@ -229,7 +238,9 @@ def audit_scores(
         delta: the δ of the (ε, δ)-DP that is audited.
         confidence: 1 − the probability that the bound may be wrong.
         method: 'one_run' (Corollary ternary), 'adaptive' (Corollary adap_T),
-            'weighted' (Theorem main) or 'hoeffding' (Corollary hoeffding).
+            'weighted' (Theorem main), 'hoeffding' (Corollary hoeffding), or
+            'replacement' for pairs of which one was in (Appendix A): a score is then
+            for a pair, the higher the more likely its first is in.
         guesses: (k_plus, k_minus), how many of the largest scores are guessed
             "included" and of the smallest "excluded", or 'preset', which takes
             both from m (`oneshot.guess.preset`).

@@ -7,6 +7,7 @@ import scipy.integrate
 import scipy.stats
 
 from oneshot.mechanisms import Gaussian, Laplace, Pathological, RandomizedResponse
+from tests.chance import plausible
 
 MECHANISMS = [
     RandomizedResponse(6, 1.3),
@@ -80,15 +81,6 @@ def test_pathological_delta_is_that_of_all_its_outcomes():
     assert mechanism.delta(0.8) == pytest.approx(0.02)  # as the paper claims
 
 
-def _within_chance(successes, trials, chance):
-    """False with probability below 1e-9 if the chance is right."""
-    tails = (
-        scipy.stats.binom.cdf(successes, trials, chance),
-        scipy.stats.binom.sf(successes - 1, trials, chance),
-    )
-    return min(tails) > 5e-10
-
-
 @pytest.mark.parametrize('mechanism', MECHANISMS, ids=lambda one: type(one).__name__)
 def test_coins_are_fair_and_independent(mechanism):
     """A false alarm has probability below 36 · 1e-9."""
@@ -96,7 +88,7 @@ def test_coins_are_fair_and_independent(mechanism):
     coins = np.array([mechanism.sample(rng).included for _ in range(4000)])
     for i, j in itertools.combinations_with_replacement(range(mechanism.m), 2):
         both = int(np.sum(coins[:, i] & coins[:, j]))
-        assert _within_chance(both, 4000, 0.5 if i == j else 0.25)
+        assert plausible(both, 4000, 0.5 if i == j else 0.25)
 
 
 def test_samples_follow_their_laws():
@@ -106,7 +98,7 @@ def test_samples_follow_their_laws():
     scores, included = RandomizedResponse(m, 1.3).sample(rng)
     assert set(scores.tolist()) == {-1.0, 1.0}
     right = int(np.sum((scores > 0) == included))
-    assert _within_chance(right, m, 1 / (1 + math.exp(-1.3)))
+    assert plausible(right, m, 1 / (1 + math.exp(-1.3)))
     for mechanism, law in [
         (Gaussian(m, sigma=1.5, sensitivity=2.0), scipy.stats.norm(scale=1.5)),
         (Laplace(m, scale=0.7, sensitivity=2.0), scipy.stats.laplace(scale=0.7)),
@@ -131,9 +123,9 @@ def test_pathological_samples_follow_their_law():
     for k, count in enumerate(counts.tolist()):
         chance = 0.3 * scipy.stats.binom.pmf(k, 4, boost + (1 - boost) * q)
         chance += 0.7 * scipy.stats.binom.pmf(k, 4, q)
-        assert _within_chance(count, 20_000, chance)
+        assert plausible(count, 20_000, chance)
     for count in answered.tolist():
-        assert _within_chance(count, 20_000, 4 / 12)
+        assert plausible(count, 20_000, 4 / 12)
 
 
 def test_the_same_seed_gives_the_same_sample():

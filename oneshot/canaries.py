@@ -1,0 +1,134 @@
+"""The canaries, and the coins that decide which of them are in."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+
+from oneshot import dpsgd
+from oneshot.bounds import _check
+
+PyTree = Any
+
+
+def flip_coins(key: jax.Array, m: int) -> jax.Array:
+    """m independent fair coins: True is in."""
+    return jax.random.bernoulli(key, 0.5, (m,))
+
+
+def pair_up(coins: jax.Array) -> jax.Array:
+    """Who of 2m canaries is in if each coin chooses one of a pair (Appendix A).
+
+    Canaries 2i and 2i + 1 are a pair: the first is in if coin i is True, the second
+    if it is not. The data set then has a fixed size.
+    """
+    return jnp.stack([coins, ~coins], axis=1).reshape(-1)
+
+
+def pair_scores(scores: np.ndarray) -> np.ndarray:
+    """One score for each pair: how much more the first looks like in than the second."""
+    return np.asarray(scores)[0::2] - np.asarray(scores)[1::2]
+
+
+class Dirac(NamedTuple):
+    """Gradient canaries c·e_j, each with a coordinate j of its own. They need no data."""
+
+    coordinates: jax.Array  # (m,) int32, into the flattened parameters, all distinct
+
+    def gradient_sum(
+        self,
+        loss_fn: dpsgd.LossFn,
+        params: PyTree,
+        drawn: jax.Array,
+        clip_norm: float,
+        microbatch_size: int,
+    ) -> tuple[PyTree, dpsgd.Stats]:
+        """c on the coordinate of every drawn canary."""
+        flat, unravel = ravel_pytree(params)
+        summed = jnp.zeros_like(flat).at[self.coordinates].add(clip_norm * drawn)
+        none = dpsgd.Stats(jnp.int32(0), jnp.float32(0), jnp.int32(0), jnp.int32(0))
+        return unravel(summed), none
+
+    def dots(
+        self,
+        loss_fn: dpsgd.LossFn | None,
+        params: PyTree,
+        directions: list[PyTree],
+        clip_norm: float,
+        microbatch_size: int,
+    ) -> jax.Array:
+        """⟨direction, ĝ_i⟩ for each direction and canary: a gather."""
+        return clip_norm * jnp.stack([ravel_pytree(d)[0][self.coordinates] for d in directions])
+
+
+class Inputs(NamedTuple):
+    """Canaries that are examples, with whatever gradient the model gives them."""
+
+    examples: PyTree  # m along the leading axis
+
+    def gradient_sum(
+        self,
+        loss_fn: dpsgd.LossFn,
+        params: PyTree,
+        drawn: jax.Array,
+        clip_norm: float,
+        microbatch_size: int,
+    ) -> tuple[PyTree, dpsgd.Stats]:
+        """Σ of the clipped gradients of the drawn canaries."""
+        return dpsgd.poisson_clipped_grad_sum(
+            loss_fn,
+            params,
+            self.examples,
+            drawn,
+            clip_norm=clip_norm,
+            microbatch_size=microbatch_size,
+        )
+
+    def dots(
+        self,
+        loss_fn: dpsgd.LossFn,
+        params: PyTree,
+        directions: list[PyTree],
+        clip_norm: float,
+        microbatch_size: int,
+    ) -> jax.Array:
+        """⟨direction, ĝ_i⟩ for each direction and canary, in microbatches."""
+
+        def one(example: PyTree) -> jax.Array:
+            grad = jax.grad(loss_fn)(params, example)
+            scale, _ = dpsgd.clip_scale(jax.tree.map(lambda g: g[None], grad), clip_norm)
+            clipped = dpsgd.weighted_sum(scale, jax.tree.map(lambda g: g[None], grad))
+            return jnp.stack([_dot(direction, clipped) for direction in directions])
+
+        return jax.lax.map(one, self.examples, batch_size=microbatch_size).T
+
+
+def _dot(a: PyTree, b: PyTree) -> jax.Array:
+    products = jax.tree.map(lambda x, y: jnp.sum(x * y), a, b)
+    return sum(jax.tree.leaves(products))
+
+
+def dirac(key: jax.Array, m: int, params: PyTree) -> Dirac:
+    """m Dirac canaries on distinct random coordinates of `params`."""
+    size = sum(leaf.size for leaf in jax.tree.leaves(params))
+    _check.count('m, the number of Dirac canaries,', m, 1, size)
+    return Dirac(jax.random.choice(key, size, (m,), replace=False).astype(jnp.int32))
+
+
+def in_distribution(key: jax.Array, m: int, images: np.ndarray, labels: np.ndarray) -> Inputs:
+    """m random examples of a held-out set."""
+    _check.count('m, the number of canaries from held-out examples,', m, 1, len(labels))
+    chosen = jax.random.choice(key, len(labels), (m,), replace=False)
+    return Inputs((jnp.asarray(images)[chosen], jnp.asarray(labels)[chosen]))
+
+
+def mislabeled(
+    key: jax.Array, m: int, images: np.ndarray, labels: np.ndarray, classes: int
+) -> Inputs:
+    """m random examples of a held-out set, each with a random wrong label."""
+    choice_key, label_key = jax.random.split(key)
+    chosen, right = in_distribution(choice_key, m, images, labels).examples
+    shift = jax.random.randint(label_key, (m,), 1, classes)
+    return Inputs((chosen, (right + shift) % classes))

@@ -1,0 +1,313 @@
+"""The kernel: Algorithm dpsgd, one jitted step, with the audit fused in."""
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from oneshot import sampling
+
+PyTree = Any
+LossFn = Callable[[PyTree, PyTree], jax.Array]  # loss_fn(params, example) of ONE example
+
+
+class Stats(NamedTuple):
+    """What happened to the examples of a clipped sum."""
+
+    examples: jax.Array  # how many there were
+    loss: jax.Array  # the sum of their losses
+    clipped: jax.Array  # how many had a gradient longer than the clip norm
+    nonfinite: jax.Array  # how many had a gradient that was not finite, and counted as 0
+
+
+def clip_scale(grads: PyTree, clip_norm: float) -> tuple[jax.Array, jax.Array]:
+    """The factors min(1, c / ‖g_i‖) of a batch of per-example gradients.
+
+    Args:
+        grads: a pytree whose leaves have a leading batch axis.
+        clip_norm: c > 0, the largest global norm; ∞ clips nothing.
+
+    Returns:
+        The factors, 0 for a gradient that is not finite, and the norms.
+    """
+    squares = [
+        jnp.sum(jnp.square(g.reshape(g.shape[0], -1)), axis=1) for g in jax.tree.leaves(grads)
+    ]
+    norms = jnp.sqrt(sum(squares))
+    return jnp.where(jnp.isfinite(norms), jnp.minimum(1.0, clip_norm / norms), 0.0), norms
+
+
+def weighted_sum(scale: jax.Array, grads: PyTree) -> PyTree:
+    """Σ_i scale_i·g_i, where scale_i = 0 leaves g_i out even if it is not finite."""
+
+    def leaf(g: jax.Array) -> jax.Array:
+        kept = (scale != 0.0).reshape(-1, *[1] * (g.ndim - 1))
+        return jnp.tensordot(scale, jnp.where(kept, g, 0.0), axes=1)
+
+    return jax.tree.map(leaf, grads)
+
+
+def clipped_grad_sum(
+    loss_fn: LossFn,
+    params: PyTree,
+    batch: PyTree,
+    mask: jax.Array,
+    *,
+    clip_norm: float,
+    microbatch_size: int,
+) -> tuple[PyTree, Stats]:
+    """Σ over the masked batch of per-example gradients, each clipped to global norm c.
+
+    Adding or removing one example changes the sum by at most c in global norm,
+    whatever its gradient is: one that is not finite counts as 0. Only
+    `microbatch_size` per-example gradients exist at a time.
+
+    Args:
+        loss_fn: loss_fn(params, example), the loss of one example.
+        params: any pytree of float arrays.
+        batch: a pytree of examples along the leading axis.
+        mask: bools, which of them count.
+        clip_norm: c > 0; ∞ clips nothing.
+        microbatch_size: how many examples are differentiated at once.
+
+    Returns:
+        The sum, a pytree like `params`, and `Stats`.
+    """
+    trips = -(-mask.size // microbatch_size)
+    pad = trips * microbatch_size - mask.size
+
+    def cut(x: jax.Array) -> jax.Array:
+        padded = jnp.pad(x, [(0, pad)] + [(0, 0)] * (x.ndim - 1))
+        return padded.reshape(trips, microbatch_size, *x.shape[1:])
+
+    batches, masks = jax.tree.map(cut, batch), cut(mask)
+
+    def fetch(trip: jax.Array) -> tuple[PyTree, jax.Array]:
+        return jax.tree.map(lambda x: x[trip], batches), masks[trip]
+
+    return _sum_microbatches(loss_fn, params, fetch, trips, clip_norm)
+
+
+def poisson_clipped_grad_sum(
+    loss_fn: LossFn,
+    params: PyTree,
+    population: PyTree,
+    drawn: jax.Array,
+    *,
+    clip_norm: float,
+    microbatch_size: int,
+) -> tuple[PyTree, Stats]:
+    """`clipped_grad_sum` over the drawn members of a population, and only over them.
+
+    The number of microbatches is a dynamic trip count: as many as the drawn
+    examples need, so that none is ever cut off and at most one is padded.
+    """
+    cut = sampling.microbatches(drawn, microbatch_size)
+
+    def fetch(trip: jax.Array) -> tuple[PyTree, jax.Array]:
+        indices, mask = cut.get(trip, microbatch_size)
+        return jax.tree.map(lambda x: jnp.asarray(x)[indices], population), mask
+
+    return _sum_microbatches(loss_fn, params, fetch, cut.trips, clip_norm)
+
+
+def _sum_microbatches(
+    loss_fn: LossFn,
+    params: PyTree,
+    fetch: Callable[[jax.Array], tuple[PyTree, jax.Array]],
+    trips: int | jax.Array,
+    clip_norm: float,
+) -> tuple[PyTree, Stats]:
+    def add(trip: jax.Array, total: tuple[PyTree, Stats]) -> tuple[PyTree, Stats]:
+        examples, mask = fetch(trip)
+        losses, grads = jax.vmap(jax.value_and_grad(loss_fn), (None, 0))(params, examples)
+        scale, norms = clip_scale(grads, clip_norm)
+        finite = jnp.isfinite(norms)
+        stats = Stats(
+            examples=jnp.sum(mask),
+            loss=jnp.sum(jnp.where(mask & jnp.isfinite(losses), losses, 0.0)),
+            clipped=jnp.sum(mask & finite & (norms > clip_norm)),
+            nonfinite=jnp.sum(mask & ~finite),
+        )
+        summed = weighted_sum(jnp.where(mask, scale, 0.0), grads)
+        return jax.tree.map(lambda a, b: a + b.astype(a.dtype), total, (summed, stats))
+
+    none = Stats(jnp.int32(0), jnp.float32(0), jnp.int32(0), jnp.int32(0))
+    return jax.lax.fori_loop(0, trips, add, (jax.tree.map(jnp.zeros_like, params), none))
+
+
+def gaussian_noise(key: jax.Array, like: PyTree, stddev: float) -> PyTree:
+    """Independent N(0, stddev²) for every coordinate of `like`, a key for every leaf."""
+    leaves, tree = jax.tree.flatten(like)
+    keys = jax.random.split(key, len(leaves))
+    noise = [
+        stddev * jax.random.normal(k, x.shape, x.dtype) for k, x in zip(keys, leaves, strict=True)
+    ]
+    return jax.tree.unflatten(tree, noise)
+
+
+class Canaries(Protocol):
+    """What the step asks of canaries: see `oneshot.canaries`."""
+
+    def gradient_sum(
+        self,
+        loss_fn: LossFn,
+        params: PyTree,
+        drawn: jax.Array,
+        clip_norm: float,
+        microbatch_size: int,
+    ) -> tuple[PyTree, Stats]:
+        """Σ of the clipped gradients of the drawn canaries."""
+
+
+class Observation(NamedTuple):
+    """What an adversary may see of one step: all that an attack's update is given.
+
+    Attributes:
+        params: w_{t−1}.
+        iterates: w_{t−1} − w_t, what the paper's white-box adversary sees.
+        gradient: the privatized gradient g̃_t / B, with B the expected batch size.
+        residual: g̃_t − G_t, with G_t the clipped sum of the drawn examples that are
+            not canaries.
+
+    Why the residual is fair: condition on everything that is drawn of, and
+    contained in, the examples other than canary i. Given that, G_t is a function
+    of w_{t−1} alone, so that an adversary who knows the others' data and draws can
+    compute it from what the paper's adversary sees. The proof of (ε, δ) for
+    Algorithm dpsgd under Poisson sampling holds for every such condition: the step
+    is a fixed vector, plus ĝ_i with probability q if i is included, plus noise.
+    Releasing G_t beside the iterates therefore leaves (ε, δ) for the coins as it is.
+    """
+
+    params: PyTree
+    iterates: PyTree
+    gradient: PyTree
+    residual: PyTree
+
+
+class Attack(NamedTuple):
+    """An attack as a triple of pure functions, in the idiom of an optax transformation."""
+
+    init: Callable[[PyTree], PyTree]  # params -> state
+    update: Callable[[PyTree, Observation], PyTree]  # state, observation -> state
+    scores: Callable[[PyTree, PyTree], dict[str, jax.Array]]  # state, params -> scores by name
+
+
+class State(NamedTuple):
+    """Everything that a run carries from step to step."""
+
+    params: PyTree
+    opt_state: PyTree
+    audits: dict[str, PyTree]
+    step: jax.Array
+
+
+def make_step(
+    loss_fn: LossFn,
+    optimizer: optax.GradientTransformation,
+    *,
+    clip_norm: float,
+    noise_multiplier: float,
+    sampling_prob: float,
+    expected_batch_size: float,
+    microbatch_size: int,
+    attacks: Mapping[str, Attack] | None = None,
+) -> tuple[Callable[[PyTree], State], Callable[..., tuple[State, Stats]]]:
+    """One audited step of Algorithm dpsgd.
+
+    sample → per-example clip → sum → noise → update → score. Each of the n examples
+    and each included canary joins with probability q, independently at every step.
+    Gaussian noise N(0, σ²c²I) is added once to the sum, which is divided by the
+    expected batch size, a public number.
+
+    Args:
+        loss_fn: loss_fn(params, example), the loss of one example.
+        optimizer: any optax transformation.
+        clip_norm: c, the largest global norm of a gradient.
+        noise_multiplier: σ; 0 adds no noise, and then c may be ∞.
+        sampling_prob: q in (0, 1].
+        expected_batch_size: what the noisy sum is divided by.
+        microbatch_size: how many examples are differentiated at once.
+        attacks: named `Attack`s that watch the run.
+
+    Returns:
+        `init(params)`, which gives a `State`, and
+        `step(state, key, population, canaries, included)`, which gives the next
+        `State` and the `Stats` of the step. Both are pure; jit them at will. `key` is
+        the run's key: the step folds its own number into it.
+    """
+    if clip_norm <= 0.0 or noise_multiplier < 0.0 or not 0.0 < sampling_prob <= 1.0:
+        raise ValueError(
+            'clip_norm must be above 0, noise_multiplier at least 0 and sampling_prob in (0, 1], '
+            f'but {clip_norm!r}, {noise_multiplier!r} and {sampling_prob!r} were given.'
+        )
+    if noise_multiplier > 0.0 and math.isinf(clip_norm):
+        raise ValueError(
+            'clip_norm must be finite where noise is added, '
+            f'but {clip_norm!r} was given with noise_multiplier = {noise_multiplier!r}.'
+        )
+    attacks = dict(attacks or {})
+    clipping = {'clip_norm': clip_norm, 'microbatch_size': microbatch_size}
+
+    def init(params: PyTree) -> State:
+        audits = {name: attack.init(params) for name, attack in attacks.items()}
+        return State(params, optimizer.init(params), audits, jnp.int32(0))
+
+    def step(
+        state: State,
+        key: jax.Array,
+        population: PyTree,
+        canaries: Canaries | None = None,
+        included: jax.Array | None = None,
+    ) -> tuple[State, Stats]:
+        params = state.params
+        data_key, canary_key, noise_key = jax.random.split(jax.random.fold_in(key, state.step), 3)
+        size = jax.tree.leaves(population)[0].shape[0]
+        drawn = sampling.poisson(data_key, sampling_prob, jnp.ones(size, bool))
+        data_sum, stats = poisson_clipped_grad_sum(loss_fn, params, population, drawn, **clipping)
+        residual = jax.tree.map(jnp.zeros_like, params)
+        if canaries is not None:
+            drawn = sampling.poisson(canary_key, sampling_prob, included)
+            residual, more = canaries.gradient_sum(loss_fn, params, drawn, **clipping)
+            stats = jax.tree.map(jnp.add, stats, more)
+        if noise_multiplier > 0.0:
+            noise = gaussian_noise(noise_key, params, noise_multiplier * clip_norm)
+            residual = jax.tree.map(jnp.add, residual, noise)
+        gradient = jax.tree.map(lambda g, r: (g + r) / expected_batch_size, data_sum, residual)
+        updates, opt_state = optimizer.update(gradient, state.opt_state, params)
+        new_params = optax.apply_updates(params, updates)
+        seen = Observation(
+            params=params,
+            iterates=jax.tree.map(jnp.subtract, params, new_params),
+            gradient=gradient,
+            residual=residual,
+        )
+        audits = {name: attack.update(state.audits[name], seen) for name, attack in attacks.items()}
+        return State(new_params, opt_state, audits, state.step + 1), stats
+
+    return init, step
+
+
+def make_chunk(step: Callable[..., tuple[State, Stats]], length: int) -> Callable[..., Any]:
+    """Up to `length` steps as one jitted `lax.scan`, with the state's buffers donated.
+
+    The returned function takes (state, last, key, *arguments of the step) and stops at
+    step `last`: the last chunk of a run is as long as it has to be, with the same
+    program. It gives the state and the `Stats` of the steps, 0 for those not made.
+    """
+
+    def chunk(state: State, last: jax.Array, key: jax.Array, *arguments: PyTree):
+        def one(state: State, _: None) -> tuple[State, Stats]:
+            def idle(state: State) -> tuple[State, Stats]:
+                return state, Stats(jnp.int32(0), jnp.float32(0), jnp.int32(0), jnp.int32(0))
+
+            return jax.lax.cond(
+                state.step < last, lambda state: step(state, key, *arguments), idle, state
+            )
+
+        return jax.lax.scan(one, state, length=length)
+
+    return jax.jit(chunk, donate_argnums=0)

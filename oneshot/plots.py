@@ -1,0 +1,80 @@
+"""The plots of a report."""
+
+import base64
+import pathlib
+
+import matplotlib
+import numpy as np
+from matplotlib.figure import Figure
+
+from oneshot import bounds
+from oneshot.scores import AuditResult, audit_scores
+
+_STYLE = {'axes.spines.top': False, 'axes.spines.right': False, 'legend.frameon': False}
+
+
+def draw(
+    folder: pathlib.Path, scores: np.ndarray, coins: np.ndarray, result: AuditResult
+) -> list[tuple[str, str]]:
+    """Draws all plots of the headline into `folder`.
+
+    Returns:
+        A caption and the picture in base64 for each.
+    """
+    drawn = []
+    with matplotlib.rc_context(_STYLE):
+        for name, plot in (('scores', _scores), ('ranking', _ranking), ('guesses', _guesses)):
+            figure = Figure(figsize=(7, 3.6), layout='constrained')
+            caption = plot(figure.subplots(), scores, coins, result)
+            path = folder / f'{name}.png'
+            figure.savefig(path, dpi=110)
+            drawn.append((caption, base64.b64encode(path.read_bytes()).decode()))
+    return drawn
+
+
+def _scores(axes, scores: np.ndarray, coins: np.ndarray, result: AuditResult) -> str:
+    edges = np.histogram_bin_edges(scores, 60)
+    axes.hist(scores[coins], edges, alpha=0.6, label='in', color='tab:orange')
+    axes.hist(scores[~coins], edges, alpha=0.6, label='out', color='tab:blue')
+    ordered = np.sort(scores)
+    if result.k_minus:
+        axes.axvline(ordered[result.k_minus - 1], color='tab:blue', linestyle='--')
+    if result.k_plus:
+        axes.axvline(ordered[-result.k_plus], color='tab:orange', linestyle='--')
+    axes.set(xlabel='score', ylabel='canaries')
+    axes.legend()
+    return 'Scores of the canaries that were in and out; beyond the dashed lines they are guessed.'
+
+
+def _ranking(axes, scores: np.ndarray, coins: np.ndarray, result: AuditResult) -> str:
+    """From the surest guess on: the surest are the highest and the lowest in turn."""
+    up, down = np.argsort(-scores, kind='stable'), np.argsort(scores, kind='stable')
+    half = scores.size // 2
+    right = coins[up[:half]].astype(int) + ~coins[down[:half]]
+    guesses = 2 * np.arange(1, half + 1)
+    axes.plot(guesses, np.cumsum(right) / guesses, color='black', label='right guesses')
+    axes.axhline(0.5, color='gray', linewidth=1, linestyle=':', label='chance')
+    claim = 1.0 / (1.0 + np.exp(-result.eps_claimed))
+    axes.axhline(claim, color='tab:red', linewidth=1, linestyle='--', label='e^ε/(e^ε+1) at ε_UB')
+    axes.set(xlabel='guesses, the surest first', ylabel='share that is right', xscale='log')
+    axes.legend(loc='center left')
+    return 'Right guesses along the ranking, against chance and against the claim.'
+
+
+def _guesses(axes, scores: np.ndarray, coins: np.ndarray, result: AuditResult) -> str:
+    halves = np.unique(np.geomspace(5, scores.size // 2, 40).astype(int)).tolist()
+    found = [
+        audit_scores(
+            scores, coins, delta=result.delta, confidence=result.confidence, guesses=(k, k)
+        ).eps_lb
+        for k in halves
+    ]
+    axes.plot([2 * k for k in halves], found, color='black', label='ε_LB, one_run')
+    if np.isfinite(result.eps_claimed):
+        axes.axhline(result.eps_claimed, color='tab:red', linestyle='--', linewidth=1, label='ε_UB')
+    counts = result.m, result.guesses, int(result.correct)
+    fixed = bounds.eps_lower_bound(*counts, result.delta, result.confidence)
+    axes.plot([result.guesses], [fixed], 'o', color='black', label='as fixed beforehand')
+    axes.set(xlabel='guesses r', ylabel='ε', xscale='log', ylim=(0, None))
+    axes.legend()
+    return 'ε_LB as the number of guesses varies: for looking, not for choosing.'

@@ -1,0 +1,32 @@
+import math
+
+import pytest
+
+from oneshot import accounting, bounds
+
+
+@pytest.mark.parametrize(('eps', 'sigma'), [(1, 13.72), (2, 7.371), (4, 4.052), (8, 2.329)])
+def test_known_values(eps, sigma):
+    """σ for 2,000 steps at q = 4096/50000 and δ = 1e-5, to the digits known beforehand."""
+    found = accounting.eps_upper_bound(sigma, 4096 / 50_000, 2000, 1e-5)
+    assert found == pytest.approx(eps, rel=1e-3)
+
+
+def test_calibration_is_tight_and_safe():
+    sigma = accounting.calibrate_noise(3.0, 0.2, 50, 1e-5)
+    assert accounting.eps_upper_bound(sigma, 0.2, 50, 1e-5) <= 3.0
+    assert accounting.eps_upper_bound(sigma - 1e-3, 0.2, 50, 1e-5) > 3.0
+
+
+def test_one_full_step_is_the_gaussian_mechanism():
+    assert accounting.eps_upper_bound(1.5, 1.0, 1, 1e-5) == pytest.approx(
+        bounds.gaussian_eps(1e-5, 1.5), rel=1e-3
+    )
+
+
+def test_edges():
+    assert accounting.eps_upper_bound(0.0, 0.1, 10, 1e-5) == math.inf
+    assert accounting.eps_upper_bound(1.0, 0.1, 0, 1e-5) == 0.0
+    for bad in ((-1.0, 0.1, 10, 1e-5), (1.0, 1.1, 10, 1e-5), (1.0, 0.1, 1.5, 1e-5)):
+        with pytest.raises(ValueError, match='must be'):
+            accounting.eps_upper_bound(*bad)

@@ -1,0 +1,210 @@
+"""The fused scores against Algorithm audit, replayed line by line from stored iterates."""
+
+import inspect
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from jax.flatten_util import ravel_pytree
+
+from oneshot import audit, canaries, dpsgd, sampling
+
+INPUTS, HIDDEN, CLASSES = 6, 5, 3
+STEPS, CLIP, SIGMA, Q, RATE, SIZE = 40, 0.8, 0.7, 0.3, 3.0, 12.0
+
+
+def _loss(params, example):
+    x, label = example
+    logits = jnp.tanh(x @ params['a'] + params['b']) @ params['c'] + params['d']
+    return jax.nn.logsumexp(logits) - logits[label]
+
+
+def _params():
+    keys = jax.random.split(jax.random.key(0), 2)
+    return {
+        'a': jax.random.normal(keys[0], (INPUTS, HIDDEN)) / 2,
+        'b': jnp.zeros(HIDDEN),
+        'c': jax.random.normal(keys[1], (HIDDEN, CLASSES)) / 2,
+        'd': jnp.zeros(CLASSES),
+    }
+
+
+def _examples(n, seed):
+    rng = np.random.default_rng(seed)
+    images = rng.normal(size=(n, INPUTS)).astype(np.float32)
+    return images, rng.integers(0, CLASSES, n).astype(np.int32)
+
+
+# The same model in NumPy, float64, with its gradient by hand.
+
+
+def _numpy_loss(w, x, label):
+    logits = np.tanh(x @ w['a'] + w['b']) @ w['c'] + w['d']
+    return np.log(np.sum(np.exp(logits))) - logits[label]
+
+
+def _numpy_gradient(w, x, label):
+    hidden = np.tanh(x @ w['a'] + w['b'])
+    logits = hidden @ w['c'] + w['d']
+    error = np.exp(logits) / np.sum(np.exp(logits)) - np.eye(CLASSES)[label]
+    back = (w['c'] @ error) * (1 - hidden**2)
+    parts = np.outer(x, back), back, np.outer(hidden, error), error  # the order of ravel_pytree
+    return np.concatenate([part.ravel() for part in parts])
+
+
+def _clip(g):
+    return min(1.0, CLIP / np.linalg.norm(g)) * g
+
+
+def _flat(params):
+    return np.asarray(ravel_pytree(params)[0], np.float64)
+
+
+def _float64(params):
+    return jax.tree.map(lambda x: np.asarray(x, np.float64), params)
+
+
+def _run(chosen, included, attacks, optimizer=None):
+    """One fused run, and all of its iterates w_0 … w_ℓ."""
+    init, step = dpsgd.make_step(
+        _loss,
+        optimizer or optax.sgd(RATE),
+        clip_norm=CLIP,
+        noise_multiplier=SIGMA,
+        sampling_prob=Q,
+        expected_batch_size=SIZE,
+        microbatch_size=4,
+        attacks=attacks,
+    )
+    population = _examples(30, seed=1)
+    state, step = init(_params()), jax.jit(step)
+    iterates = [state.params]
+    for _ in range(STEPS):
+        state, _ = step(state, jax.random.key(9), population, chosen, included)
+        iterates.append(state.params)
+    fused = {}
+    for name, attack in attacks.items():
+        fused |= attack.scores(state.audits[name], state.params)
+    return {name: np.asarray(value) for name, value in fused.items()}, iterates
+
+
+def _others(t, w):
+    """G_t: the clipped sum of the drawn examples that are not canaries."""
+    key, _, _ = jax.random.split(jax.random.fold_in(jax.random.key(9), t), 3)
+    drawn = np.asarray(sampling.poisson(key, Q, jnp.ones(30, bool)))
+    images, labels = _examples(30, seed=1)
+    return sum(_clip(_numpy_gradient(w, images[i], labels[i])) for i in np.flatnonzero(drawn))
+
+
+def _white_box(iterates, gradient, m, signal):
+    """Procedure Score of Algorithm audit for every canary."""
+    scores = np.zeros(m)
+    for t in range(STEPS):
+        w = _float64(iterates[t])
+        seen = _flat(iterates[t]) - _flat(iterates[t + 1])
+        if signal == 'residual':
+            seen = seen * SIZE / RATE - _others(t, w)
+        for i in range(m):
+            scores[i] += seen @ _clip(gradient(w, i))
+    return scores
+
+
+def _close(ours, literal):
+    np.testing.assert_allclose(ours, literal, rtol=1e-5, atol=1e-5 * np.abs(literal).max())
+
+
+M = 20
+INCLUDED = jnp.arange(M) % 3 != 0
+
+
+def test_dirac_white_box():
+    chosen = canaries.dirac(jax.random.key(4), M, _params())
+    attack = audit.white_box(chosen, clip_norm=CLIP, signals=('iterates', 'residual'))
+    fused, iterates = _run(chosen, INCLUDED, {'wb': attack})
+    size = _flat(_params()).size
+
+    def gradient(w, i):
+        return CLIP * np.eye(size)[int(chosen.coordinates[i])]
+
+    for signal in ('iterates', 'residual'):
+        _close(fused[signal], _white_box(iterates, gradient, M, signal))
+
+
+@pytest.mark.parametrize('kind', ['in_distribution', 'mislabeled'])
+def test_input_white_box_and_black_box(kind):
+    held = _examples(M, seed=5)
+    key = jax.random.key(4)
+    if kind == 'mislabeled':
+        chosen = canaries.mislabeled(key, M, *held, classes=CLASSES)
+    else:
+        chosen = canaries.in_distribution(key, M, *held)
+    options = {'loss_fn': _loss, 'microbatch_size': 6}
+    attacks = {
+        'wb': audit.white_box(chosen, clip_norm=CLIP, signals=('iterates', 'residual'), **options),
+        'bb': audit.black_box(chosen, **options),
+    }
+    fused, iterates = _run(chosen, INCLUDED, attacks)
+    images, labels = map(np.asarray, chosen.examples)
+
+    def gradient(w, i):
+        return _numpy_gradient(w, images[i], labels[i])
+
+    for signal in ('iterates', 'residual'):
+        _close(fused[signal], _white_box(iterates, gradient, M, signal))
+    first, last = _float64(iterates[0]), _float64(iterates[-1])
+    literal = [
+        _numpy_loss(first, images[i], labels[i]) - _numpy_loss(last, images[i], labels[i])
+        for i in range(M)
+    ]
+    _close(fused['loss'], np.array(literal))
+
+
+def test_the_gradient_signal_serves_other_optimizers():
+    """For plain SGD it is the iterates over the learning rate; for Adam it still is g̃/B."""
+    chosen = canaries.dirac(jax.random.key(4), M, _params())
+    attack = audit.white_box(chosen, clip_norm=CLIP, signals=('iterates', 'gradient'))
+    fused, _ = _run(chosen, INCLUDED, {'wb': attack})
+    _close(fused['iterates'], RATE * fused['gradient'])
+    adam, _ = _run(chosen, INCLUDED, {'wb': attack}, optax.adam(1e-4))
+    assert np.abs(adam['gradient']).max() > 100 * np.abs(adam['iterates']).max()
+
+
+def test_float32_scores_do_not_drift():
+    """10,000 steps of values that a plain float32 sum gets wrong in the third digit."""
+    values = np.random.default_rng(0).normal(1e-3, 1e-2, (10_000, 5)).astype(np.float32)
+    values[0] += 1e4
+
+    def add(state, value):
+        return state.add(value), None
+
+    start = audit.Accumulator(jnp.zeros(5), jnp.zeros(5))
+    state, _ = jax.jit(lambda s, v: jax.lax.scan(add, s, v))(start, values)
+    exact = values.astype(np.float64).sum(axis=0)
+    total, lost = (np.asarray(part, np.float64) for part in state)
+    np.testing.assert_allclose(total + lost, exact, rtol=1e-9)
+    np.testing.assert_allclose(state.sum(), exact, rtol=1e-7)
+    plain, _ = jax.lax.scan(lambda s, v: (s + v, None), jnp.zeros(5), values)
+    assert np.abs(plain - exact).max() > 100 * np.abs(state.sum() - exact).max()
+
+
+def test_no_function_that_scores_receives_the_coins():
+    for function in (audit.white_box, audit.black_box):
+        assert 'included' not in inspect.signature(function).parameters
+    assert not {'included', 'coins'} & set(dpsgd.Observation._fields)
+    chosen = canaries.dirac(jax.random.key(4), M, _params())
+    attack = audit.white_box(chosen, clip_norm=CLIP)
+    assert list(inspect.signature(attack.update).parameters) == ['state', 'seen']
+    assert list(inspect.signature(attack.scores).parameters) == ['state', 'params']
+
+
+def test_bad_input():
+    chosen = canaries.dirac(jax.random.key(4), M, _params())
+    with pytest.raises(ValueError, match=r"signal must be one of iterates, .* 'weights'"):
+        audit.white_box(chosen, clip_norm=1.0, signals=('weights',))
+    with pytest.raises(ValueError, match=r'canaries must be examples .* Dirac were given'):
+        audit.black_box(chosen, loss_fn=_loss)
+    inputs = canaries.in_distribution(jax.random.key(0), 3, *_examples(5, 0))
+    with pytest.raises(ValueError, match='loss_fn must be given for input canaries'):
+        audit.white_box(inputs, clip_norm=1.0)

@@ -1,0 +1,67 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from oneshot import canaries, data
+from tests.chance import plausible
+
+
+def test_coins_are_fair_and_independent():
+    """9 coins over 4,000 keys; 45 checks of 1e-9."""
+    keys = jax.random.split(jax.random.key(0), 4000)
+    coins = np.asarray(jax.vmap(lambda key: canaries.flip_coins(key, 9))(keys))
+    for i in range(9):
+        assert plausible(coins[:, i].sum(), 4000, 0.5)
+        for j in range(i):
+            assert plausible((coins[:, i] & coins[:, j]).sum(), 4000, 0.25)
+
+
+def test_pairs_have_one_of_two_in():
+    coins = canaries.flip_coins(jax.random.key(1), 50)
+    included = np.asarray(canaries.pair_up(coins)).reshape(50, 2)
+    assert (included.sum(axis=1) == 1).all()
+    assert (included[:, 0] == np.asarray(coins)).all()
+    assert canaries.pair_scores(np.array([3.0, 1.0, 2.0, 5.0])).tolist() == [2.0, -3.0]
+
+
+def test_dirac_coordinates_are_distinct_and_spread():
+    params = {'a': jnp.zeros((30, 10)), 'b': jnp.zeros(100)}
+    chosen = canaries.dirac(jax.random.key(0), 400, params)
+    assert sorted(np.asarray(chosen.coordinates).tolist()) == list(range(400))
+    few = np.concatenate(
+        [canaries.dirac(jax.random.key(i), 20, params).coordinates for i in range(200)]
+    )
+    assert plausible(int(np.sum(few < 300)), few.size, 0.75)
+    with pytest.raises(ValueError, match='from 1 to 400, but 401 was given'):
+        canaries.dirac(jax.random.key(0), 401, params)
+
+
+def test_dirac_gradients_are_c_on_a_coordinate():
+    params = {'a': jnp.zeros((3, 2)), 'b': jnp.zeros(4)}
+    chosen = canaries.Dirac(jnp.array([1, 6, 9]))
+    summed, _ = chosen.gradient_sum(None, params, jnp.array([True, False, True]), 2.5, 8)
+    assert np.asarray(summed['a']).ravel().tolist() == [0, 2.5, 0, 0, 0, 0]
+    assert np.asarray(summed['b']).tolist() == [0, 0, 0, 2.5]
+
+
+def test_input_canaries_are_held_out_examples():
+    held = data.digits(1200, seed=0).test
+    same = canaries.in_distribution(jax.random.key(0), 50, *held)
+    wrong = canaries.mislabeled(jax.random.key(0), 500, *held, classes=10)
+    for chosen, right in ((same, True), (wrong, False)):
+        for image, label in zip(*map(np.asarray, chosen.examples), strict=True):
+            (found,) = np.flatnonzero((held.images == image).all(axis=(1, 2)))
+            assert (held.labels[found] == label) == right
+    # Every wrong label is as likely as any other: a shift of 1 to 9.
+    images, labels = map(np.asarray, wrong.examples)
+    true = [held.labels[(held.images == image).all(axis=(1, 2))][0] for image in images]
+    shifts = np.bincount((labels - np.array(true)) % 10, minlength=10)
+    assert shifts[0] == 0
+    assert all(plausible(count, 500, 1 / 9) for count in shifts[1:].tolist())
+
+
+def test_more_canaries_than_examples():
+    held = data.digits(1200, seed=0).test
+    with pytest.raises(ValueError, match='from 1 to 597, but 598 was given'):
+        canaries.mislabeled(jax.random.key(0), 598, *held, classes=10)

@@ -1,0 +1,240 @@
+"""The default audit from end to end, as a user runs it and from Python."""
+
+import json
+import logging
+import math
+import os
+import pathlib
+import pty
+import re
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+import scipy.stats
+
+from configs import digits_bb, digits_wb
+from oneshot import train
+from oneshot.bounds import __main__ as bounds_command
+
+ROOT = pathlib.Path(__file__).parents[1]
+
+
+def _small(config, **changes):
+    """The real config, shrunk; σ is set, so that nothing is calibrated."""
+    config.steps, config.chunk, config.data.n = 25, 10, 300
+    config.model.hidden = (16,)
+    config.dp.noise_multiplier = 1.0
+    config.audit.m = min(config.audit.m, 200)
+    config.audit.k_plus = config.audit.k_minus = 20
+    with config.unlocked():
+        for key, value in changes.items():
+            *path, last = key.split('__')
+            target = config
+            for part in path:
+                target = target[part]
+            target[last] = value
+    return config
+
+
+def _main(config, *flags):
+    line = [sys.executable, '-m', 'oneshot.main', f'--config=configs/{config}.py', *flags]
+    return subprocess.run(line, capture_output=True, text=True, cwd=ROOT, check=False)
+
+
+def test_the_default_audit(tmp_path, capsys):
+    """Seed 0. Over 40 seeds ε_LB is between 1.8 and 3.2 (experiments/default_audit.py)."""
+    done = _main('digits_wb', f'--workdir={tmp_path}')
+    assert done.returncode == 0, done.stderr
+    result = json.loads((tmp_path / 'result.json').read_text())
+    assert 'steps/s' in done.stdout
+    assert f'{result["eps_lb"]:.4g} with 95 % confidence' in done.stdout
+    assert 'consistent with the claim' in done.stdout
+    assert 0 < result['eps_lb'] < result['eps_ub'] <= 8.0
+    assert result['test_accuracy'] > 0.85
+    names = 'eps_lb eps_ub delta confidence method assumptions m k_plus k_minus guesses correct'
+    more = 'test_accuracy steps seconds devices processes seed git versions rows'
+    for key in (*names.split(), *more.split()):
+        assert key in result, key
+    rows = {(row['score'], row['method']): row for row in result['rows']}
+    assert rows['residual', 'one_run']['eps_lb'] == result['eps_lb']
+    assert ('iterates', 'one_run') in rows
+    assert json.loads((tmp_path / 'config.json').read_text())['audit']['m'] == 2000
+    lines = [json.loads(line) for line in (tmp_path / 'metrics.jsonl').read_text().splitlines()]
+    assert [line['step'] for line in lines] == list(range(30, 301, 30))
+    assert lines[-1]['loss'] < lines[0]['loss']
+    assert all(line['nonfinite'] == 0 for line in lines)
+    assert list((tmp_path / 'events').glob('events.out.tfevents.*'))
+    assert {path.name for path in (tmp_path / 'plots').iterdir()} == {
+        'scores.png',
+        'ranking.png',
+        'guesses.png',
+    }
+    page = (tmp_path / 'report.html').read_text()
+    assert page.count('data:image/png;base64,') == 3
+    assert 'consistent with the claim' in page
+    assert not re.search(r'(src|href)="(?!data:)', page)  # self-contained
+    # Its files give the same number again through the other door.
+    files = [f'--scores={tmp_path}/scores.npz', f'--coins={tmp_path}/coins.npz']
+    guesses = ['--k-plus=100', '--k-minus=100', '--delta=1e-5', '--json']
+    assert bounds_command.main([*files, *guesses]) == 0
+    assert json.loads(capsys.readouterr().out)['eps_lb'] == result['eps_lb']
+
+
+def test_a_terminal_gets_a_progress_bar():
+    """The same command on a pseudo-terminal."""
+    ours, theirs = pty.openpty()
+    flags = ['--config.steps=60', '--config.dp.noise_multiplier=1.0', '--config.data.n=300']
+    process = subprocess.Popen(
+        [sys.executable, '-m', 'oneshot.main', '--config=configs/digits_wb.py', *flags],
+        stdout=theirs,
+        stderr=subprocess.DEVNULL,
+        cwd=ROOT,
+        env=os.environ | {'TERM': 'xterm', 'COLUMNS': '100'},
+    )
+    os.close(theirs)
+    shown = b''
+    try:
+        while data := os.read(ours, 4096):
+            shown += data
+    except OSError:  # how Linux says that the other side is closed
+        os.close(ours)
+    assert process.wait() == 0
+    text = shown.decode()
+    assert 'steps/s, time left' in text
+    assert '60/60' in text
+    assert 'verdict' in text
+
+
+@pytest.mark.parametrize('config', [digits_wb, digits_bb])
+def test_the_same_seed_gives_the_same_bits(config, tmp_path):
+    outcomes = []
+    for name, seed in (('a', 5), ('b', 5), ('c', 6)):
+        run = train.prepare(_small(config.get_config(), seed=seed), tmp_path / name)
+        state = train.train(run)
+        outcomes.append((run, state, train.collect_scores(run, state)))
+    (one, state, scores), (two, same, again), (three, other, others) = outcomes
+    for a, b in zip(jax.tree.leaves(state), jax.tree.leaves(same), strict=True):
+        np.testing.assert_array_equal(a, b)
+    for name in scores:
+        np.testing.assert_array_equal(scores[name], again[name])
+        assert (scores[name] != others[name]).any()
+    assert (np.asarray(one.coins) == np.asarray(two.coins)).all()
+    assert (np.asarray(one.coins) != np.asarray(three.coins)).any()
+    assert any(
+        (np.asarray(a) != np.asarray(b)).any()
+        for a, b in zip(jax.tree.leaves(state.params), jax.tree.leaves(other.params), strict=True)
+    )
+
+
+def test_the_same_seed_gives_the_same_result(tmp_path, capsys):
+    records = []
+    for name in 'ab':
+        train.run(train.prepare(_small(digits_wb.get_config()), tmp_path / name))
+        record = json.loads((tmp_path / name / 'result.json').read_text())
+        records.append({key: value for key, value in record.items() if key != 'seconds'})
+    assert records[0] == records[1]
+    assert 'written' in capsys.readouterr().out.lower()
+
+
+def test_the_whole_run_compiles_once(caplog):
+    """25 steps in chunks of 10: three dispatches, the last one short, one program."""
+    run = train.prepare(_small(digits_wb.get_config()))
+    with jax.log_compiles(), caplog.at_level(logging.WARNING):
+        state = train.train(run)
+    compiled = [r.message for r in caplog.records if r.message.startswith('Compiling jit(chunk)')]
+    assert len(compiled) == 1
+    assert int(state.step) == 25
+
+
+def test_chunks_do_not_change_the_run():
+    states = [train.train(train.prepare(_small(digits_wb.get_config(), chunk=n))) for n in (4, 25)]
+    for a, b in zip(*map(jax.tree.leaves, states), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_residual_scores_follow_the_law_of_independent_scores():
+    """The fast cousin of experiments/default_audit.py: three checks of 1e-9.
+
+    With c = 1 the score of a canary is Binomial(ℓ, q) if it was in, plus N(0, σ²ℓ).
+    """
+    config = _small(digits_wb.get_config(), audit__m=1000, dp__noise_multiplier=1.5, seed=3)
+    run = train.prepare(config)
+    scores = train.collect_scores(run, train.train(run))['residual']
+    inside = np.asarray(run.coins)
+    steps, q = config.steps, config.dp.sampling_prob
+    deviation = 1.5 * math.sqrt(steps)
+    assert scipy.stats.kstest(scores[~inside] / deviation, 'norm').pvalue > 1e-9
+    square = float(np.sum((scores[~inside] / deviation) ** 2))
+    tails = scipy.stats.chi2(int(np.sum(~inside)))
+    assert min(tails.cdf(square), tails.sf(square)) > 5e-10
+    drawn = np.arange(steps + 1)
+
+    def law(x):
+        weights = scipy.stats.binom.pmf(drawn, steps, q)
+        return scipy.stats.norm.cdf((np.asarray(x)[:, None] - drawn) / deviation) @ weights
+
+    assert scipy.stats.kstest(scores[inside], law).pvalue > 1e-9
+
+
+@pytest.mark.parametrize('kind', ['dirac', 'in_distribution'])
+def test_pairs(kind, capsys):
+    """Appendix A: one of two canaries is in, and the bound is for addition and removal."""
+    attacks = ('white_box',) if kind == 'dirac' else ('black_box', 'white_box')
+    changes = {'pairs': True, 'method': 'replacement', 'canaries': kind, 'attacks': attacks}
+    config = _small(
+        digits_wb.get_config(), **{f'audit__{key}': value for key, value in changes.items()}
+    )
+    run = train.prepare(config)
+    assert int(np.sum(run.included)) == config.audit.m == run.coins.size
+    result = train.run(run)
+    assert result.method == 'replacement'
+    assert result.m == config.audit.m
+    assert 'one of each pair' in capsys.readouterr().out
+
+
+def test_held_out_canaries_do_not_count_in_the_accuracy():
+    run = train.prepare(_small(digits_bb.get_config()))
+    images = np.asarray(run.canaries.examples[0])
+    assert len(run.dataset.test.labels) == 1797 - 300 - 200
+    for image in images[:20]:
+        assert not (run.dataset.test.images == image).all(axis=(1, 2)).any()
+
+
+def test_without_noise_nothing_is_proven_and_much_is_found(tmp_path, capsys):
+    config = _small(digits_wb.get_config(), dp__noise_multiplier=0.0, dp__sampling_prob=0.6)
+    result = train.run(train.prepare(config, tmp_path))
+    assert math.isinf(result.eps_claimed)
+    assert '∞: without noise nothing is proven' in capsys.readouterr().out
+    assert json.loads((tmp_path / 'result.json').read_text())['eps_ub'] == 'inf'
+    # The residual of a canary that was in is above 0, unless it was never drawn, with
+    # probability 0.4^25 each; of one that was out it is 0.
+    assert result.correct == result.guesses == 40
+    assert result.eps_lb > 2
+
+
+@pytest.mark.parametrize(
+    ('flags', 'message'),
+    [
+        (['--config.audit.k_plus=2001'], 'config.audit.k_plus must be a whole number from 0 to'),
+        (['--config.audit.m=9611'], 'm, the number of Dirac canaries, must be a whole number'),
+        (['--config.audit.canaries=mice'], 'config.audit.canaries must be one of dirac'),
+        (['--config.audit.method=best'], 'config.audit.method must be one of one_run'),
+        (['--config.audit.headline=loss'], 'config.audit.headline must be one of iterates'),
+        (['--config.audit.attacks=("black_box",)'], 'canaries must be examples'),
+        (['--config.dp.sampling_prob=1.5'], 'config.dp.sampling_prob must be a number in (0, 1]'),
+        (['--config.dp.delta=1.0'], 'config.dp.delta must be a number in [0, 1)'),
+        (['--config.dp.noise_multiplier=-1.0'], 'config.dp.noise_multiplier must be'),
+        (['--config.microbatch_size=0'], 'config.microbatch_size must be a whole number'),
+        (['--config.data.n=5000'], 'n, the number of training examples, must be'),
+        (['--workdir=README.md'], 'File exists'),
+        (['extra'], 'No arguments are taken beside the flags'),
+    ],
+)
+def test_bad_input_is_one_sentence(flags, message):
+    done = _main('digits_wb', '--config.dp.noise_multiplier=1.0', *flags)
+    assert done.returncode != 0
+    assert message in done.stderr + done.stdout
+    assert 'Traceback' not in done.stderr

@@ -48,8 +48,7 @@ class Dirac(NamedTuple):
         """c on the coordinate of every drawn canary."""
         flat, unravel = ravel_pytree(params)
         summed = jnp.zeros_like(flat).at[self.coordinates].add(clip_norm * drawn)
-        none = dpsgd.Stats(jnp.int32(0), jnp.float32(0), jnp.int32(0), jnp.int32(0))
-        return unravel(summed), none
+        return unravel(summed), dpsgd.Stats.none()
 
     def dots(
         self,
@@ -97,9 +96,8 @@ class Inputs(NamedTuple):
         """⟨direction, ĝ_i⟩ for each direction and canary, in microbatches."""
 
         def one(example: PyTree) -> jax.Array:
-            grad = jax.grad(loss_fn)(params, example)
-            scale, _ = dpsgd.clip_scale(jax.tree.map(lambda g: g[None], grad), clip_norm)
-            clipped = dpsgd.weighted_sum(scale, jax.tree.map(lambda g: g[None], grad))
+            grads = jax.tree.map(lambda g: g[None], jax.grad(loss_fn)(params, example))
+            clipped = dpsgd.weighted_sum(dpsgd.clip_scale(grads, clip_norm)[0], grads)
             return jnp.stack([_dot(direction, clipped) for direction in directions])
 
         return jax.lax.map(one, self.examples, batch_size=microbatch_size).T

@@ -22,6 +22,11 @@ class Stats(NamedTuple):
     clipped: jax.Array  # how many had a gradient longer than the clip norm
     nonfinite: jax.Array  # how many had a gradient that was not finite, and counted as 0
 
+    @classmethod
+    def none(cls) -> 'Stats':
+        """Of no example at all."""
+        return cls(jnp.int32(0), jnp.float32(0), jnp.int32(0), jnp.int32(0))
+
 
 def clip_scale(grads: PyTree, clip_norm: float) -> tuple[jax.Array, jax.Array]:
     """The factors min(1, c / ‖g_i‖) of a batch of per-example gradients.
@@ -33,10 +38,12 @@ def clip_scale(grads: PyTree, clip_norm: float) -> tuple[jax.Array, jax.Array]:
     Returns:
         The factors, 0 for a gradient that is not finite, and the norms.
     """
-    squares = [
-        jnp.sum(jnp.square(g.reshape(g.shape[0], -1)), axis=1) for g in jax.tree.leaves(grads)
-    ]
-    norms = jnp.sqrt(sum(squares))
+
+    def square(g: jax.Array) -> jax.Array:
+        flat = g.reshape(g.shape[0], -1).astype(jnp.float32)  # float16 would underflow
+        return jnp.sum(jnp.square(flat), axis=1)
+
+    norms = jnp.sqrt(sum(square(g) for g in jax.tree.leaves(grads)))
     return jnp.where(jnp.isfinite(norms), jnp.minimum(1.0, clip_norm / norms), 0.0), norms
 
 
@@ -135,8 +142,8 @@ def _sum_microbatches(
         summed = weighted_sum(jnp.where(mask, scale, 0.0), grads)
         return jax.tree.map(lambda a, b: a + b.astype(a.dtype), total, (summed, stats))
 
-    none = Stats(jnp.int32(0), jnp.float32(0), jnp.int32(0), jnp.int32(0))
-    return jax.lax.fori_loop(0, trips, add, (jax.tree.map(jnp.zeros_like, params), none))
+    start = jax.tree.map(jnp.zeros_like, params), Stats.none()
+    return jax.lax.fori_loop(0, trips, add, start)
 
 
 def gaussian_noise(key: jax.Array, like: PyTree, stddev: float) -> PyTree:
@@ -301,11 +308,11 @@ def make_chunk(step: Callable[..., tuple[State, Stats]], length: int) -> Callabl
 
     def chunk(state: State, last: jax.Array, key: jax.Array, *arguments: PyTree):
         def one(state: State, _: None) -> tuple[State, Stats]:
-            def idle(state: State) -> tuple[State, Stats]:
-                return state, Stats(jnp.int32(0), jnp.float32(0), jnp.int32(0), jnp.int32(0))
-
             return jax.lax.cond(
-                state.step < last, lambda state: step(state, key, *arguments), idle, state
+                state.step < last,
+                lambda state: step(state, key, *arguments),
+                lambda state: (state, Stats.none()),
+                state,
             )
 
         return jax.lax.scan(one, state, length=length)

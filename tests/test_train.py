@@ -216,25 +216,43 @@ def test_without_noise_nothing_is_proven_and_much_is_found(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
+    ('change', 'message'),
+    [
+        ({'audit__k_plus': 201}, 'config.audit.k_plus must be a whole number from 0 to 200'),
+        ({'audit__k_minus': 181}, 'config.audit.k_minus must be a whole number from 0 to 180'),
+        ({'audit__m': 1211}, 'm, the number of Dirac canaries, must be .* from 1 to 1210'),
+        ({'audit__canaries': 'mice'}, 'config.audit.canaries must be one of dirac'),
+        ({'audit__method': 'best'}, 'config.audit.method must be one of one_run'),
+        ({'audit__headline': 'loss'}, 'config.audit.headline must be one of iterates'),
+        ({'audit__attacks': ('black_box',)}, 'canaries must be examples'),
+        ({'audit__attacks': ('grey_box',)}, 'config.audit.attacks must be one of'),
+        ({'audit__signals': ('weights',)}, 'signal must be one of iterates'),
+        ({'audit__confidence': 1.0}, 'confidence must be a number in'),
+        ({'dp__sampling_prob': 1.5}, r'config.dp.sampling_prob must be a number in \(0, 1\]'),
+        ({'dp__delta': 1.0}, r'config.dp.delta must be a number in \[0, 1\)'),
+        ({'dp__noise_multiplier': -1.0}, 'config.dp.noise_multiplier must be'),
+        ({'dp__clip_norm': 0.0}, 'config.dp.clip_norm must be'),
+        ({'microbatch_size': 0}, 'config.microbatch_size must be a whole number'),
+        ({'steps': 0}, 'config.steps must be a whole number'),
+        ({'data__n': 5000}, 'n, the number of training examples, must be'),
+    ],
+)
+def test_bad_configs_are_refused_in_one_sentence(change, message):
+    with pytest.raises(ValueError, match=message) as error:
+        train.prepare(_small(digits_wb.get_config(), **change))
+    assert str(error.value).endswith('.')
+
+
+@pytest.mark.parametrize(
     ('flags', 'message'),
     [
-        (['--config.audit.k_plus=2001'], 'config.audit.k_plus must be a whole number from 0 to'),
-        (['--config.audit.m=9611'], 'm, the number of Dirac canaries, must be a whole number'),
-        (['--config.audit.canaries=mice'], 'config.audit.canaries must be one of dirac'),
-        (['--config.audit.method=best'], 'config.audit.method must be one of one_run'),
-        (['--config.audit.headline=loss'], 'config.audit.headline must be one of iterates'),
-        (['--config.audit.attacks=("black_box",)'], 'canaries must be examples'),
-        (['--config.dp.sampling_prob=1.5'], 'config.dp.sampling_prob must be a number in (0, 1]'),
-        (['--config.dp.delta=1.0'], 'config.dp.delta must be a number in [0, 1)'),
-        (['--config.dp.noise_multiplier=-1.0'], 'config.dp.noise_multiplier must be'),
-        (['--config.microbatch_size=0'], 'config.microbatch_size must be a whole number'),
-        (['--config.data.n=5000'], 'n, the number of training examples, must be'),
-        (['--workdir=README.md'], 'File exists'),
+        (['--config.dp.sampling_prob=1.5'], 'oneshot: config.dp.sampling_prob must be a number'),
+        (['--workdir=README.md', '--config.dp.noise_multiplier=1.0'], 'File exists'),
         (['extra'], 'No arguments are taken beside the flags'),
     ],
 )
-def test_bad_input_is_one_sentence(flags, message):
-    done = _main('digits_wb', '--config.dp.noise_multiplier=1.0', *flags)
+def test_the_command_says_it_without_a_traceback(flags, message):
+    done = _main('digits_wb', *flags)
     assert done.returncode != 0
     assert message in done.stderr + done.stdout
     assert 'Traceback' not in done.stderr

@@ -65,7 +65,8 @@ class RandomizedResponse(Mechanism):
         _check.real('eps0', self.eps0, 0.0, 700.0)
 
     def delta(self, eps: float) -> float:
-        return max(0.0, -math.expm1(_check.eps(eps) - self.eps0)) * _binomial.expit(self.eps0)
+        gap = min(0.0, _check.eps(eps) - self.eps0)
+        return -math.expm1(gap) * _binomial.expit(self.eps0)
 
     def eps(self, delta: float) -> float:
         # δ(ε) = (1 − e^(ε − ε0))·q, solved for ε.
@@ -111,7 +112,8 @@ class Laplace(Mechanism):
         _check.real('sensitivity', self.sensitivity, 0.0, math.inf, open_high=True)
 
     def delta(self, eps: float) -> float:
-        return max(0.0, -math.expm1((_check.eps(eps) - self.sensitivity / self.scale) / 2.0))
+        gap = min(0.0, _check.eps(eps) - self.sensitivity / self.scale)
+        return -math.expm1(gap / 2.0)
 
     def eps(self, delta: float) -> float:
         rest = 1.0 - _check.delta(delta)

@@ -6,11 +6,13 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-MOST = 10**12  # the largest count, for which a bound still fits into memory
+MOST = 10**12  # the largest count; a bound takes time and memory in its square root
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, numbers.Real) and not isinstance(value, (bool, np.bool_))
+    if not isinstance(value, numbers.Real) or isinstance(value, (bool, np.bool_)):
+        return False
+    return not isinstance(value, numbers.Integral) or abs(value) < 2**1023  # fits a float
 
 
 def count(name: str, value: object, low: int, high: int = MOST) -> int:
@@ -105,6 +107,9 @@ def weights(value: object, v: object, *, bounded: bool) -> tuple[np.ndarray, flo
         limit = 'lie in [-1, 1] where delta > 0' if bounded else 'be finite'
         raise ValueError(f'weights must {limit}, but one of size {largest!r} was given.')
     # v is a float sum, perhaps in another order than the total is.
-    total = float(sizes.sum())
+    with np.errstate(over='ignore'):
+        total = float(sizes.sum())
+    if total == math.inf:
+        raise ValueError(f'weights must have a finite sum, but {largest!r} is the largest given.')
     v = real('v, the weight of the right guesses,', v, 0.0, total * (1.0 + 1e-12))
     return sizes, min(total, v)

@@ -8,22 +8,21 @@ import scipy
 _XTOL = 1e-12
 
 
-def largest_rejected_eps(p_value: Callable[[float], float], confidence: float) -> float:
-    """The largest ε that is rejected at the given confidence (Lemma testci).
+def largest_rejected_eps(p_value: Callable[[float], float], level: float) -> float:
+    """The largest ε that is rejected at the given level (Lemma testci).
 
     If p_value(ε) is a valid p-value of "M is (ε, δ)-DP" that does not fall as ε
     grows, or an upper bound on such a one, then the true ε is at least the
-    returned one with probability at least `confidence`.
+    returned one with probability at least 1 − level.
 
     Args:
         p_value: the p-value as a function of ε ≥ 0.
-        confidence: 1 − the probability that the bound may be wrong.
+        level: the probability that the bound may be wrong, in (0, 1].
 
     Returns:
-        ε with p_value(ε) ≤ 1 − confidence, within 1e-11 of the crossing where the
+        ε with p_value(ε) ≤ level, within 1e-11 of the crossing where the
         p-value is continuous; 0.0 where ε = 0 cannot be rejected.
     """
-    level = 1.0 - confidence
 
     @functools.cache
     def excess(eps: float) -> float:

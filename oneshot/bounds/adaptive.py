@@ -8,8 +8,8 @@ import scipy
 from numpy.typing import ArrayLike
 
 from oneshot.bounds import _check
-from oneshot.bounds.ternary import eps_lower_bound, p_value
-from oneshot.bounds.weighted import weighted_eps_lower_bound, weighted_p_value
+from oneshot.bounds.ternary import eps_at_level, p_value
+from oneshot.bounds.weighted import weighted_eps_at_level, weighted_p_value
 
 
 class Split(NamedTuple):
@@ -44,10 +44,12 @@ def adaptive_split(m: int, delta: float, confidence: float = 0.95) -> Split:
     level, expected = 1.0 - confidence, 2.0 * m * delta
     if expected == 0.0:
         return Split(level, 0, 0.0)
+    if expected >= level * m:
+        return Split(0.0, m, level)
     least = math.floor(expected / level)  # 2mδ / (τ + 1) < level from here on
-    tau = least + np.unique(np.geomspace(1, max(1, m - least), 2000).astype(np.int64)) - 1
+    tau = least + np.unique(np.geomspace(1, m - least, 2000).astype(np.int64)) - 1
     gamma = level - expected / (tau + 1.0)
-    usable = (gamma > 1e-6 * level) & (tau < m)
+    usable = gamma > 1e-6 * level
     if not usable.any():
         return Split(0.0, m, level)
     tau, gamma = tau[usable], gamma[usable]
@@ -88,7 +90,7 @@ def adaptive_eps_lower_bound(
     gamma, tau, _ = adaptive_split(m, delta, confidence)
     if gamma == 0.0 or v <= tau:
         return 0.0
-    return eps_lower_bound(m, r, v - tau, 0.0, 1.0 - gamma)
+    return eps_at_level(m, r, v - tau, 0.0, gamma)
 
 
 def adaptive_weighted_p_value(
@@ -108,4 +110,4 @@ def adaptive_weighted_eps_lower_bound(
     gamma, tau, _ = adaptive_split(weights.size, delta, confidence)
     if gamma == 0.0 or v <= tau:
         return 0.0
-    return weighted_eps_lower_bound(weights, v - tau, 0.0, 1.0 - gamma)
+    return weighted_eps_at_level(weights, v - tau, 0.0, gamma)

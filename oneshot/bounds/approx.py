@@ -68,7 +68,7 @@ def approx_eps_lower_bound(
     p = _check.real('p, the probability of inclusion,', p, 0.0, 1.0, open_low=True, open_high=True)
     delta, confidence = _check.delta(delta), _check.confidence(confidence)
     return largest_rejected_eps(
-        lambda eps: _p_value(m, k_plus, k_minus, v, eps, delta, p), confidence
+        lambda eps: _p_value(m, k_plus, k_minus, v, eps, delta, p), 1.0 - confidence
     )
 
 
@@ -85,7 +85,9 @@ def _p_value(
     if v == 0 or eps > 700.0:
         return 1.0
     odds = math.log(p) - math.log1p(-p)
-    parts = [(k, logit) for k, logit in ((k_plus, eps + odds), (k_minus, eps - odds)) if k > 0]
+    # Beyond 700 the probability of a wrong guess is below the smallest double.
+    logits = min(700.0, eps + odds), min(700.0, eps - odds)
+    parts = [(k, logit) for k, logit in zip((k_plus, k_minus), logits, strict=True) if k > 0]
     budget = 2.0 * m * delta
     beta = _tail(parts, v)
     if delta == 0.0:
@@ -102,7 +104,7 @@ def _p_value(
     i = v - k
     steepest = int(np.argmax(mass / i))
     if budget <= i[steepest]:
-        return min(1.0, beta + budget * mass[steepest] / i[steepest])
+        return min(1.0, beta + budget * float(mass[steepest]) / int(i[steepest]))
     return min(1.0, beta + float(np.interp(budget, i, mass)))
 
 

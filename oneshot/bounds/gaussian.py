@@ -15,8 +15,8 @@ def gaussian_rho(sigma: float, sensitivity: float = 1.0) -> float:
     Releasing a value of sensitivity Δ with noise N(0, σ²) has Rényi divergence
     αρ at every order α > 1 for a pair at distance Δ, and no less for any smaller ρ.
     """
-    sigma = _check.real('sigma', sigma, 0.0, math.inf, open_low=True, open_high=True)
-    sensitivity = _check.real('sensitivity', sensitivity, 0.0, math.inf, open_high=True)
+    sigma = _check.real('sigma', sigma, 1e-50, 1e50)
+    sensitivity = _check.real('sensitivity', sensitivity, 0.0, 1e50)
     return 0.5 * (sensitivity / sigma) ** 2
 
 
@@ -39,10 +39,15 @@ def gaussian_delta(eps: ArrayLike, sigma: float, sensitivity: float = 1.0) -> fl
         delta = np.zeros(eps.shape)
     else:
         # Both tails have the factor φ(a), because e^ε·φ(b) = φ(a) where b² − a² = 2ε.
-        a, b = (eps - rho) / math.sqrt(2.0 * rho), (eps + rho) / math.sqrt(2.0 * rho)
-        density = np.exp(-0.5 * a * a) / math.sqrt(2.0 * math.pi)
-        near = np.where(a < 0.0, scipy.special.ndtr(-a), density * _mills(np.maximum(a, 0.0)))
-        delta = np.maximum(0.0, near - density * _mills(b))
+        mu = math.sqrt(2.0 * rho)
+        a, b = (eps - rho) / mu, (eps + rho) / mu
+        density = np.exp(-0.5 * np.minimum(np.abs(a), 1e3) ** 2) / math.sqrt(2.0 * math.pi)
+        if mu < 1e-5:  # the tails are close: take their difference by its derivative
+            middle = np.minimum(eps / mu, 1e3)
+            delta = density * mu * (1.0 - middle * _mills(middle))
+        else:
+            near = np.where(a < 0.0, scipy.special.ndtr(-a), density * _mills(np.maximum(a, 0.0)))
+            delta = np.maximum(0.0, near - density * _mills(b))
     return float(delta) if eps.ndim == 0 else delta
 
 
@@ -62,8 +67,16 @@ def gaussian_eps(delta: float, sigma: float, sensitivity: float = 1.0) -> float:
     if delta == 0.0:
         return math.inf
 
-    def excess(eps: float) -> float:
-        return math.log(max(gaussian_delta(eps, sigma, sensitivity), 1e-320)) - math.log(delta)
+    mu = math.sqrt(2.0 * rho)
 
-    high = rho + 2.0 * math.sqrt(rho * math.log(1.0 / delta)) + 1.0  # zCDP gives δ there
+    def excess(eps: float) -> float:
+        a, b = (eps - rho) / mu, (eps + rho) / mu
+        if a <= 0.0 or mu < 1e-5:
+            log_delta = math.log(max(gaussian_delta(eps, sigma, sensitivity), 5e-324))
+        else:  # in log space, since δ may be below the smallest double
+            log_delta = -0.5 * a * a - 0.5 * math.log(2.0 * math.pi)
+            log_delta += math.log(max(float(_mills(a) - _mills(b)), 5e-324))
+        return log_delta - math.log(delta)
+
+    high = rho + 2.0 * math.sqrt(rho * -math.log(delta)) + 1.0  # zCDP gives δ there
     return scipy.optimize.brentq(excess, 0.0, high, xtol=1e-13, rtol=1e-14)

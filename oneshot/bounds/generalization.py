@@ -31,8 +31,8 @@ def generalization_failure(n: int, gamma: float, eta: float, eps: float, delta: 
         The bound, at most 1.
     """
     n = _check.count('n, the number of samples,', n, 1)
-    eta = _check.real('eta', eta, 0.0)
-    gamma = _check.real('gamma', gamma, 1.5 * eta)
+    eta = _check.real('eta', eta, 0.0, math.inf, open_high=True)
+    gamma = _check.real('gamma', gamma, 1.5 * eta, math.inf, open_high=True)
     eps, delta = _check.eps(eps), _check.delta(delta)
     # Rounded down by more than the rounding error, so that no value of W is lost.
     threshold = math.ceil((1.0 + gamma - 1.5 * eta) * n / 2.0 - 1e-9 * n)
@@ -44,21 +44,21 @@ def generalization_failure(n: int, gamma: float, eta: float, eps: float, delta: 
 def generalization_error(n: int, eps: float, delta: float, failure: float) -> float:
     """The smallest γ with `generalization_failure` ≤ `failure` for the best η.
 
-    ∞ where no γ will do. Used with `failure` − β, it is the error beyond α of
-    Corollary gen_ada: if an (ε, δ)-DP algorithm gives a query Y and an answer Z
-    with P[|Z − q(Y, X)| ≥ α] ≤ β, then P[|Z − q(Y, P)| ≥ α + γ] ≤ failure. See
-    `adaptive_analysis_error`.
+    A value above 1 says nothing, since the gap is never above 1. For Corollary gen_ada,
+    see `adaptive_analysis_error`.
     """
     n = _check.count('n, the number of samples,', n, 1)
     eps, delta = _check.eps(eps), _check.delta(delta)
     failure = _check.real('failure', failure, 0.0, 1.0, open_low=True, open_high=True)
     # Given the threshold w on W, the best η uses up what is left of the failure.
-    low = math.floor(n * _binomial.expit(eps))
-    w = np.arange(max(low, math.ceil(n / 2)), min(n, low + _binomial.reach(n, eps)) + 1)
-    left = failure - p_value(n, n, w, eps, delta)
+    # Beyond the window only δ counts, which falls slowly: there, a coarser grid will do.
+    low = max(math.floor(n * _binomial.expit(eps)), math.ceil(n / 2))
+    high = min(n, low + _binomial.reach(n, eps))
+    beyond = np.unique(np.geomspace(1, n - high + 1, 2000).astype(np.int64)) + high - 1
+    w = np.union1d(np.arange(low, high + 1), beyond)
+    left = failure - np.append(p_value(n, n, w, eps, delta), 0.0)  # 0 at w = n + 1
+    w = np.append(w, n + 1)
     w, left = w[left > 0], left[left > 0]
-    if w.size == 0:
-        return math.inf
     eta = np.sqrt(2.0 * np.log(2.0 / left) / n)
     return float(np.min(2.0 * w / n - 1.0 + 1.5 * eta))
 
@@ -83,7 +83,7 @@ def jung_error(eps: float, delta: float, beta: float, failure: float) -> float:
     eps, delta = _check.eps(eps), _check.delta(delta)
     beta, failure = _checked_failure(beta, failure)
     root = math.sqrt(beta) + math.sqrt(2.0 * delta)
-    return math.expm1(eps) + root * root / failure
+    return math.expm1(eps) + root * root / failure if eps < 709.0 else math.inf
 
 
 def _checked_failure(beta: float, failure: float) -> tuple[float, float]:

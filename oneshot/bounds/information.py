@@ -51,7 +51,7 @@ def _randomized_response(eps: float, p: float) -> float:
     b, not_b = p * a + (1.0 - p) * not_a, p * not_a + (1.0 - p) * a
     information = 0.0
     for weight, shift in ((p, (1.0 - p) * gap), (1.0 - p, -p * gap)):
-        if weight > 0.0:
+        if weight > 0.0 and shift != 0.0:
             terms = b * _entropy_gap(shift / b), not_b * _entropy_gap(-shift / not_b)
             information += weight * sum(terms)
     return information

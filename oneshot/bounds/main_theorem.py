@@ -72,10 +72,12 @@ def hoeffding_p_value(
     """
     m = _check.count('m, the number of canaries,', m, 1)
     r1 = _check.real('r1, the bound on ‖T‖₁,', r1, 0.0, m)
-    r2 = _check.real('r2, the bound on ‖T‖₂,', r2, 0.0, math.sqrt(m), open_low=True)
+    r2 = _check.real('r2, the bound on ‖T‖₂,', r2, 0.0, math.sqrt(m))
     v = _check.real('v, the weight of the right guesses,', v, 0.0, r1)
     eps, delta = _check.eps(eps), _check.delta(delta)
     _check.choice('form', form, ('sum', 'closed'))
+    if r1 == 0.0 or r2 == 0.0:  # no guesses
+        return 1.0
     mean = r1 * _binomial.expit(eps)
 
     def f(x: np.ndarray) -> np.ndarray:
@@ -105,5 +107,5 @@ def hoeffding_eps_lower_bound(
     """
     confidence = _check.confidence(confidence)
     return largest_rejected_eps(
-        lambda eps: hoeffding_p_value(m, r1, r2, v, eps, delta, form), confidence
+        lambda eps: hoeffding_p_value(m, r1, r2, v, eps, delta, form), 1.0 - confidence
     )

@@ -46,4 +46,6 @@ def replacement_eps_lower_bound(
     """
     m, r, v = _check.counts(m, r, v)
     delta, confidence = _check.delta(delta), _check.confidence(confidence)
-    return largest_rejected_eps(lambda eps: replacement_p_value(m, r, v, eps, delta), confidence)
+    return largest_rejected_eps(
+        lambda eps: replacement_p_value(m, r, v, eps, delta), 1.0 - confidence
+    )

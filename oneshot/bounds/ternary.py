@@ -35,9 +35,14 @@ def p_value(m: int, r: int, v: ArrayLike, eps: ArrayLike, delta: float) -> float
     """
     m, r, _ = _check.counts(m, r, 0)
     delta = _check.delta(delta)
-    v, eps = np.broadcast_arrays(
-        _check.array(v, lambda one: _check.counts(m, r, one)[2]), _check.array(eps, _check.eps)
-    )
+    v = _check.array(v, lambda one: _check.counts(m, r, one)[2])
+    eps = _check.array(eps, _check.eps)
+    try:
+        v, eps = np.broadcast_arrays(v, eps)
+    except ValueError:
+        raise ValueError(
+            f'v and eps must broadcast together, but shapes {v.shape} and {eps.shape} were given.'
+        ) from None
     pairs = zip(v.ravel().tolist(), eps.ravel().tolist(), strict=True)
     values = [_p_value(m, r, one_v, one_eps, delta) for one_v, one_eps in pairs]
     return values[0] if v.ndim == 0 else np.array(values).reshape(v.shape)
@@ -70,4 +75,9 @@ def eps_lower_bound(m: int, r: int, v: int, delta: float, confidence: float = 0.
     """
     m, r, v = _check.counts(m, r, v)
     delta, confidence = _check.delta(delta), _check.confidence(confidence)
-    return largest_rejected_eps(lambda eps: _p_value(m, r, v, eps, delta), confidence)
+    return eps_at_level(m, r, v, delta, 1.0 - confidence)
+
+
+def eps_at_level(m: int, r: int, v: int, delta: float, level: float) -> float:
+    """`eps_lower_bound` for checked counts, and a level that may be below 1e-16."""
+    return largest_rejected_eps(lambda eps: _p_value(m, r, v, eps, delta), level)

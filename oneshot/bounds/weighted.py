@@ -69,7 +69,12 @@ def weighted_eps_lower_bound(
     delta = _check.delta(delta)
     weights, v = _check.weights(weights, v, bounded=delta > 0)
     confidence = _check.confidence(confidence)
-    return largest_rejected_eps(lambda eps: _p_value(weights, v, eps, delta), confidence)
+    return weighted_eps_at_level(weights, v, delta, 1.0 - confidence)
+
+
+def weighted_eps_at_level(weights: np.ndarray, v: float, delta: float, level: float) -> float:
+    """`weighted_eps_lower_bound` for checked weights, and a level that may be below 1e-16."""
+    return largest_rejected_eps(lambda eps: _p_value(weights, v, eps, delta), level)
 
 
 def _p_value(weights: np.ndarray, v: float, eps: float, delta: float) -> float:

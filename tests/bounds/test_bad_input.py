@@ -29,15 +29,15 @@ _BAD = {
     'p': [*_OUT_OF_UNIT],
     'beta': [*_OUT_OF_UNIT, 0.2],
     'sampling_prob': _OUT_OF_UNIT,
-    'eps': _NEGATIVE,
+    'eps': [*_NEGATIVE, 10**400],
     'rdp_eps': _NEGATIVE,
     'sigma': [*_NEGATIVE, 0, math.inf],
     'sensitivity': [*_NEGATIVE, math.inf],
     'noise_multiplier': _NEGATIVE,
-    'eta': [*_NEGATIVE, 1.0],
-    'gamma': [*_NOT_NUMBERS, -1, 0.1],
+    'eta': [*_NEGATIVE, 1.0, math.inf],
+    'gamma': [*_NOT_NUMBERS, -1, 0.1, math.inf],
     'r1': [*_NEGATIVE, 101],
-    'r2': [*_NEGATIVE, 0, 11],
+    'r2': [*_NEGATIVE, 11],
     'form': [None, 'other', 3],
     'weights': [*_NOT_VECTORS, [1.0, math.nan], [math.inf], [2.0, 1.0]],
 }
@@ -138,6 +138,37 @@ def test_counts_that_do_not_fit_together():
             bounds.p_value(*counts, 1.0, 0.0)
     with pytest.raises(ValueError, match=r'v, .* must be a whole number from 0 to 10, but 11'):
         bounds.p_value(10, 10, [3, 11], 1.0, 0.0)
+
+
+def test_arrays_that_do_not_broadcast():
+    with pytest.raises(ValueError, match=r'v and eps must broadcast together, but shapes \(2,\)'):
+        bounds.p_value(100, 50, [1, 2], [1.0, 2.0, 3.0], 0.0)
+
+
+@pytest.mark.parametrize(
+    ('value', 'expected'),
+    [
+        (lambda: bounds.adaptive_split(10**7, 1.0, 1 - 1e-12).gamma, 0.0),
+        (lambda: bounds.gaussian_delta(1.0, 1e-50), 1.0),
+        (lambda: bounds.gaussian_delta(0.0, 1e17), 1e-17 / math.sqrt(2 * math.pi)),
+        (lambda: bounds.gaussian_delta(bounds.gaussian_eps(1e-307, 1.0), 1.0), 1e-307),
+        (lambda: bounds.mutual_information_bound(10, 800.0, 0.0, p=0.0), 0.0),
+        (lambda: bounds.jung_error(800.0, 1e-5, 1e-5, 0.05), math.inf),
+        (lambda: bounds.approx_p_value(100, 20, 20, 25, 690.0, 1e-5, p=1e-300), 0.80545),
+        (lambda: bounds.hoeffding_p_value(100, 0.0, 0.0, 0.0, 1.0, 1e-5), 1.0),
+        (lambda: mechanisms.RandomizedResponse(10, 1.0).delta(1000.0), 0.0),
+        (lambda: mechanisms.Laplace(10, 1.0).delta(2000.0), 0.0),
+    ],
+)
+def test_extremes_do_not_overflow(value, expected):
+    assert value() == pytest.approx(expected, rel=1e-3, abs=1e-320)
+
+
+def test_levels_below_the_rounding_error_of_one():
+    """1 − (1 − γ) would be 0: q^1000 = 2.2e-16 gives 3.305, less what δ costs."""
+    bound = bounds.adaptive_eps_lower_bound(10**4, 1000, 1000, 1e-20, 1 - 2.2e-16)
+    assert 3.2 < bound < 3.305
+    assert 36 < bounds.gaussian_eps(5e-324, 1.0) < 40
 
 
 def test_whole_numbers_may_come_as_floats():

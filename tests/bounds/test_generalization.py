@@ -44,8 +44,16 @@ def test_error_is_the_best_over_eta(delta):
     assert best(error - 0.01) > failure
 
 
-def test_no_error_will_do_where_delta_is_large():
-    assert generalization_error(100, 1.0, 0.5, 0.05) == math.inf
+def test_a_large_delta_is_searched_far_out():
+    """The term of δ falls slowly: the best threshold lies far beyond the binomial's."""
+    error = generalization_error(2000, 0.1, 5e-3, 0.05)
+    assert error == pytest.approx(0.535, abs=2e-3)
+    grid = min(
+        generalization_failure(2000, error + 1e-9, eta, 0.1, 5e-3)
+        for eta in np.linspace(0, 0.2, 400)
+    )
+    assert grid <= 0.0505  # the grid of η is not perfect
+    assert generalization_error(100, 1.0, 0.5, 0.05) > 1  # says nothing
 
 
 def test_jung_is_at_the_best_c_and_d():

@@ -54,27 +54,28 @@ def _ranking(axes, scores: np.ndarray, coins: np.ndarray, result: AuditResult) -
     guesses = 2 * np.arange(1, half + 1)
     axes.plot(guesses, np.cumsum(right) / guesses, color='black', label='right guesses')
     axes.axhline(0.5, color='gray', linewidth=1, linestyle=':', label='chance')
-    claim = 1.0 / (1.0 + np.exp(-result.eps_claimed))
-    axes.axhline(claim, color='tab:red', linewidth=1, linestyle='--', label='e^ε/(e^ε+1) at ε_UB')
+    eps = result.eps_claimed
+    if result.method == 'replacement':
+        eps, _ = bounds.replacement_guarantee(eps, result.delta)
+    claim = 1.0 / (1.0 + np.exp(-eps))
+    axes.axhline(
+        claim, color='tab:red', linewidth=1, linestyle='--', label='e^ε/(e^ε+1) as claimed'
+    )
     axes.set(xlabel='guesses, the surest first', ylabel='share that is right', xscale='log')
     axes.legend(loc='center left')
     return 'Right guesses along the ranking, against chance and against the claim.'
 
 
 def _guesses(axes, scores: np.ndarray, coins: np.ndarray, result: AuditResult) -> str:
-    halves = np.unique(np.geomspace(5, scores.size // 2, 40).astype(int)).tolist()
-    found = [
-        audit_scores(
-            scores, coins, delta=result.delta, confidence=result.confidence, guesses=(k, k)
-        ).eps_lb
-        for k in halves
-    ]
-    axes.plot([2 * k for k in halves], found, color='black', label='ε_LB, one_run')
+    half = scores.size // 2
+    halves = np.unique(np.geomspace(min(5, half), half, 40).astype(int)).tolist()
+    options = {'delta': result.delta, 'confidence': result.confidence, 'method': result.method}
+    found = [audit_scores(scores, coins, guesses=(k, k), **options).eps_lb for k in halves]
+    axes.plot([2 * k for k in halves], found, color='black', label=f'ε_LB, {result.method}')
     if np.isfinite(result.eps_claimed):
         axes.axhline(result.eps_claimed, color='tab:red', linestyle='--', linewidth=1, label='ε_UB')
-    counts = result.m, result.guesses, int(result.correct)
-    fixed = bounds.eps_lower_bound(*counts, result.delta, result.confidence)
-    axes.plot([result.guesses], [fixed], 'o', color='black', label='as fixed beforehand')
+    fixed = [result.guesses], [result.eps_lb]
+    axes.plot(*fixed, 'o', color='black', label='as fixed beforehand')
     axes.set(xlabel='guesses r', ylabel='ε', xscale='log', ylim=(0, None))
     axes.legend()
     return 'ε_LB as the number of guesses varies: for looking, not for choosing.'

@@ -7,6 +7,7 @@ import math
 import os
 import pathlib
 import platform
+import shutil
 import subprocess
 import sys
 import time
@@ -20,7 +21,7 @@ from tensorboardX import SummaryWriter
 
 from oneshot import plots
 from oneshot.dpsgd import Stats
-from oneshot.scores import ASSUMPTIONS, METHODS, AuditResult
+from oneshot.scores import ASSUMPTIONS, METHODS, AuditResult, to_json
 
 Results = dict[tuple[str, str], AuditResult]  # by score and method
 
@@ -95,8 +96,11 @@ def headline_rows(about: dict[str, str], result: AuditResult) -> list[tuple[str,
     method = METHODS[result.method]
     claimed = f'{result.eps_claimed:.4g} at δ = {result.delta:g}'
     if math.isinf(result.eps_claimed):
-        claimed = '∞: without noise nothing is proven'
+        claimed = f'∞ at δ = {result.delta:g}: nothing is proven'
     guesses = f'{result.guesses:,} (k+ = {result.k_plus:,} "in", k- = {result.k_minus:,} "out")'
+    canaries = f'm = {result.m:,}, each in or out by a fair coin'
+    if result.method == 'replacement':
+        canaries = f'm = {result.m:,} pairs, one of each in by a fair coin'
     right = f' ({result.correct / result.guesses:.1%})' if result.guesses else ''
     return [
         *about.items(),
@@ -104,7 +108,7 @@ def headline_rows(about: dict[str, str], result: AuditResult) -> list[tuple[str,
         ('ε_LB', f'{result.eps_lb:.4g} with {100 * result.confidence:g} % confidence'),
         ('method', f'{result.method}, by {method.theorem}'),
         ('assumes', f'{ASSUMPTIONS[result.assumptions]}; {method.condition}'),
-        ('canaries', f'm = {result.m:,}, each in or out by a fair coin'),
+        ('canaries', canaries),
         ('guesses', guesses),
         ('right guesses', f'{result.correct:,.6g}{right}'),
         ('p-value of the claim', f'{result.p_value:.3g}'),
@@ -148,18 +152,14 @@ def show(console: Console, about: dict[str, str], result: AuditResult, results: 
 
 def provenance() -> dict[str, Any]:
     """Which code and which libraries made a result."""
-    git = subprocess.run(
-        ['git', 'describe', '--always', '--dirty', '--abbrev=12'],
-        cwd=pathlib.Path(__file__).parent,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    commit = None
+    if shutil.which('git'):
+        line = ['git', 'describe', '--always', '--dirty', '--abbrev=12']
+        folder = pathlib.Path(__file__).parent
+        done = subprocess.run(line, cwd=folder, capture_output=True, text=True, check=False)
+        commit = done.stdout.strip() or None  # None where this is not a checkout
     versions = {name: importlib.metadata.version(name) for name in _PACKAGES}
-    return {
-        'git': git.stdout.strip() or None,
-        'versions': versions | {'python': platform.python_version()},
-    }
+    return {'git': commit, 'versions': versions | {'python': platform.python_version()}}
 
 
 def write(
@@ -176,8 +176,8 @@ def write(
     ids = np.arange(coins.size)
     np.savez_compressed(directory / 'scores.npz', ids=ids, scores=scores[record['score']], **scores)
     np.savez_compressed(directory / 'coins.npz', ids=ids, included=coins)
-    _write_text(directory / 'config.json', _json(config))
-    _write_text(directory / 'result.json', _json(record))
+    _write_text(directory / 'config.json', to_json(config) + '\n')
+    _write_text(directory / 'result.json', to_json(record) + '\n')
 
 
 def write_html(
@@ -221,19 +221,6 @@ def _html_table(header: tuple[str, ...] | list[str], rows: list[tuple[str, ...]]
 
     head = [line(header, 'th')] if header else []
     return '\n'.join(['<table>', *head, *(line(row, 'td') for row in rows), '</table>'])
-
-
-def _json(content: Any) -> str:
-    """JSON with infinities as strings, which JSON itself does not know."""
-
-    def plain(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {key: plain(one) for key, one in value.items()}
-        if isinstance(value, (list, tuple)):
-            return [plain(one) for one in value]
-        return str(value) if isinstance(value, float) and not math.isfinite(value) else value
-
-    return json.dumps(plain(content), indent=2, ensure_ascii=False, allow_nan=False) + '\n'
 
 
 def _write_text(path: pathlib.Path, text: str) -> None:

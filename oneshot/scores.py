@@ -1,6 +1,9 @@
 """The front door for scores: from scores and coins to a lower bound on ε."""
 
+import collections
 import dataclasses
+import json
+import math
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -84,15 +87,25 @@ class Method:
     eps_lower_bound: Callable[[Tally, float, float], float]  # tally, delta, confidence
 
 
-def _weights(tally: Tally) -> np.ndarray:
-    if tally.weights is not None:
-        return tally.weights
-    return np.repeat([1.0, 0.0], [tally.r, tally.m - tally.r])
+def _by_weights(ternary: Callable[..., float], weighted: Callable[..., float]):
+    """A function of a tally: by its counts if all guesses are ±1, else by its weights."""
+
+    def function(tally: Tally, *rest: float) -> float:
+        if tally.weights is None:
+            return ternary(tally.m, tally.r, tally.v, *rest)
+        return weighted(tally.weights, tally.v, *rest)
+
+    return function
 
 
 def _norms(tally: Tally) -> tuple[float, float]:
-    weights = _weights(tally)
-    return float(weights.sum()), float(np.sqrt(np.sum(weights**2)))
+    if tally.weights is None:
+        return float(tally.r), math.sqrt(tally.r)
+    return float(tally.weights.sum()), math.sqrt(float(np.sum(tally.weights**2)))
+
+
+def _without_confidence(p_value: Callable[..., float]) -> Callable[..., float]:
+    return lambda tally, eps, delta, confidence: p_value(tally, eps, delta)
 
 
 _FIXED = 'the number of guesses was fixed before the scores were seen'
@@ -109,21 +122,15 @@ METHODS = {
         'Corollary adap_T',
         'none',
         'the guesses depend on the scores in any way, never on the coins',
-        lambda t, eps, delta, confidence: bounds.adaptive_weighted_p_value(
-            _weights(t), t.v, eps, delta, confidence
-        ),
-        lambda t, delta, confidence: bounds.adaptive_weighted_eps_lower_bound(
-            _weights(t), t.v, delta, confidence
-        ),
+        _by_weights(bounds.adaptive_p_value, bounds.adaptive_weighted_p_value),
+        _by_weights(bounds.adaptive_eps_lower_bound, bounds.adaptive_weighted_eps_lower_bound),
     ),
     'weighted': Method(
         'Theorem main (at δ = 0, Proposition pure)',
         'none',
         'the weights of the guesses were fixed before the scores were seen',
-        lambda t, eps, delta, _: bounds.weighted_p_value(_weights(t), t.v, eps, delta),
-        lambda t, delta, confidence: bounds.weighted_eps_lower_bound(
-            _weights(t), t.v, delta, confidence
-        ),
+        _without_confidence(_by_weights(bounds.p_value, bounds.weighted_p_value)),
+        _by_weights(bounds.eps_lower_bound, bounds.weighted_eps_lower_bound),
     ),
     'hoeffding': Method(
         'Corollary hoeffding',
@@ -253,7 +260,7 @@ def audit_scores(
     """
     scores = _check.vector('scores', scores)
     if ids is not None or included_ids is not None:
-        included = _join(scores.size, ids, included, included_ids)
+        included = _join(scores.size, ids, _check.vector('included', included), included_ids)
     signs = _signs(included, 'scores', scores.size)
     k_plus, k_minus = _split_guesses(guesses, scores.size)
     return audit_guesses(
@@ -295,33 +302,54 @@ def _signs(included: ArrayLike, what: str, size: int) -> np.ndarray:
     return np.where(coins > 0, 1, -1)
 
 
-def _join(size: int, ids: ArrayLike | None, included: ArrayLike, coin_ids: ArrayLike | None):
+def _join(
+    size: int, ids: ArrayLike | None, included: np.ndarray, included_ids: ArrayLike | None
+) -> np.ndarray:
     """The coins in the order of the scores."""
-    if ids is None or coin_ids is None:
+    if ids is None or included_ids is None:
         missing = 'ids' if ids is None else 'included_ids'
         raise ValueError(f'ids and included_ids must be given together, but {missing} is missing.')
-    ids, coin_ids, included = np.asarray(ids), np.asarray(coin_ids), np.asarray(included)
-    for name, one, length in (('ids', ids, size), ('included_ids', coin_ids, included.size)):
-        if one.shape != (length,):
-            raise ValueError(
-                f'{name} must name each of {length} entries, but has shape {one.shape}.'
-            )
-        values, counts = np.unique(one, return_counts=True)
-        if (counts > 1).any():
-            raise ValueError(f'{name} must be unique, but {_some(values[counts > 1])} repeat.')
-    without_coin, without_score = np.setdiff1d(ids, coin_ids), np.setdiff1d(coin_ids, ids)
-    if without_coin.size or without_score.size:
+    names = _names('ids', ids, size)
+    coins = dict(zip(_names('included_ids', included_ids, included.size), included, strict=True))
+    without_coin = [name for name in names if name not in coins]
+    without_score = list(coins.keys() - set(names))
+    if without_coin or without_score:
         raise ValueError(
             'scores and coins must name the same canaries, but '
             f'{_some(without_coin)} have no coin and {_some(without_score)} have no score.'
         )
-    order = np.argsort(coin_ids)
-    return included[order[np.searchsorted(coin_ids, ids, sorter=order)]]
+    return np.array([coins[name] for name in names])
 
 
-def _some(ids: np.ndarray) -> str:
+def _names(what: str, ids: ArrayLike, size: int) -> list[Any]:
+    """The ids as plain Python values, which are equal only if they are the same."""
+    ids = np.asarray(ids, dtype=object) if isinstance(ids, (list, tuple)) else np.asarray(ids)
+    if ids.shape != (size,):
+        raise ValueError(f'{what} must name each of {size} entries, but has shape {ids.shape}.')
+    names = ids.tolist()
+    repeated = [name for name, count in collections.Counter(names).items() if count > 1]
+    if repeated:
+        raise ValueError(f'{what} must be unique, but {_some(repeated)} repeat.')
+    return names
+
+
+def _some(ids: list[Any]) -> str:
     """The first few ids, for an error message."""
-    if ids.size == 0:
+    if not ids:
         return 'no ids'
-    shown = ', '.join(str(one) for one in ids[:5].tolist())
-    return f'ids {shown}' + (f' and {ids.size - 5} more' if ids.size > 5 else '')
+    ordered = sorted(ids, key=lambda name: (str(type(name)), name))
+    shown = ', '.join(str(one) for one in ordered[:5])
+    return f'ids {shown}' + (f' and {len(ids) - 5} more' if len(ids) > 5 else '')
+
+
+def to_json(content: Any) -> str:
+    """JSON with infinities as strings, which JSON itself does not know."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: plain(one) for key, one in value.items()}
+        if isinstance(value, (list, tuple)):
+            return [plain(one) for one in value]
+        return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+    return json.dumps(plain(content), indent=2, ensure_ascii=False, allow_nan=False)

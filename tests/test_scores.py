@@ -80,6 +80,26 @@ def test_ids_that_do_not_match_are_named(ids, included_ids, message):
         )
 
 
+def test_ids_of_different_types_are_never_mixed_up():
+    scores, included = _audit()
+    ids = 2**60 + np.arange(400)
+    expected = oneshot.audit_scores(scores, included, delta=0.0)
+    order = np.random.default_rng(2).permutation(400)
+    same = oneshot.audit_scores(
+        scores, included[order], delta=0.0, ids=ids, included_ids=ids[order].astype(np.uint64)
+    )
+    assert same == expected
+    with pytest.raises(ValueError, match='have no coin and ids 1152921504606846976'):
+        oneshot.audit_scores(scores, included, delta=0.0, ids=ids.astype(str), included_ids=ids)
+    with pytest.raises(ValueError, match='included must be a vector'):
+        oneshot.audit_scores([1.0, 2.0], [[0, 1]], delta=0.0, ids=[1, 2], included_ids=[1, 2])
+    mixed = [1, 'a', None]
+    assert (
+        oneshot.audit_scores([1.0, 2.0, 3.0], [0, 1, 1], delta=0.0, ids=mixed, included_ids=mixed).m
+        == 3
+    )
+
+
 def test_many_ids_are_not_all_named():
     with pytest.raises(ValueError, match='ids 0, 1, 2, 3, 4 and 95 more have no coin'):
         oneshot.audit_scores(

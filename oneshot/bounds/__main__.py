@@ -2,7 +2,6 @@
 
 import argparse
 import csv
-import json
 import pathlib
 import sys
 import zipfile
@@ -10,7 +9,15 @@ import zlib
 
 import numpy as np
 
-from oneshot.scores import ASSUMPTIONS, METHODS, AuditResult, Tally, audit_scores, audit_tally
+from oneshot.scores import (
+    ASSUMPTIONS,
+    METHODS,
+    AuditResult,
+    Tally,
+    audit_scores,
+    audit_tally,
+    to_json,
+)
 
 _EXAMPLES = """examples:
   python -m oneshot.bounds --m=1000 --r=100 --v=75 --delta=1e-4
@@ -20,6 +27,9 @@ _EXAMPLES = """examples:
 An .npz has arrays `scores`, `included` and `ids`; a CSV has a header and columns `score`,
 `included` and `id`. Ids are needed where the coins are in a file of their own. Coins are 0 and 1,
 or -1 and +1. The exit status is 0 whatever the verdict, and 2 on bad input."""
+
+# What reading a broken .npz may raise; an array of objects, which is a pickle, is a ValueError.
+_BROKEN = (ValueError, zipfile.BadZipFile, zlib.error, EOFError, RuntimeError)
 
 # What a column may be called.
 _NAMES = {
@@ -38,7 +48,7 @@ def main(argv: list[str] | None = None) -> int:
     except (ValueError, OSError) as error:
         print(f'{parser.prog}: {error}', file=sys.stderr)
         return 2
-    print(json.dumps(result.as_dict(), indent=2) if flags.json else _text(result))
+    print(to_json(result.as_dict()) if flags.json else _text(result))
     return 0
 
 
@@ -77,8 +87,10 @@ def _audit(flags: argparse.Namespace) -> AuditResult:
     }
     given = [name for name in ('m', 'r', 'v') if getattr(flags, name) is not None]
     if flags.scores is None:
-        if len(given) < 3 or flags.coins is not None:
-            raise ValueError('Either --m, --r and --v must be given, or --scores.')
+        if len(given) < 3 or any(x is not None for x in (flags.coins, flags.k_plus, flags.k_minus)):
+            raise ValueError(
+                'Either --m, --r and --v must be given, or --scores with what belongs to it.'
+            )
         return audit_tally(Tally.of_counts(flags.m, flags.r, flags.v), **options)
     if given:
         raise ValueError(f'--scores takes no counts, but --{" and --".join(given)} was given.')
@@ -108,8 +120,11 @@ def _audit_files(flags: argparse.Namespace, options: dict) -> AuditResult:
 def _read(path: pathlib.Path) -> dict[str, np.ndarray]:
     """The columns of an .npz or a CSV. Nothing in the file is ever executed."""
     if path.suffix == '.csv':
-        with path.open(newline='', encoding='utf-8', errors='replace') as file:
-            rows = list(csv.reader(file))
+        with path.open(newline='', encoding='utf-8-sig', errors='replace') as file:
+            try:
+                rows = list(csv.reader(file))
+            except csv.Error:
+                rows = []
         if not rows or any(len(row) != len(rows[0]) for row in rows):
             raise ValueError(f'{path} must be a CSV with a header and rows of equal length.')
         return dict(zip(rows[0], np.array(rows[1:]).reshape(-1, len(rows[0])).T, strict=True))
@@ -118,8 +133,8 @@ def _read(path: pathlib.Path) -> dict[str, np.ndarray]:
             if not zipfile.is_zipfile(file):
                 raise zipfile.BadZipFile
             with np.load(file, allow_pickle=False) as arrays:
-                return {name: arrays[name] for name in arrays.files}
-        except (ValueError, zipfile.BadZipFile, zlib.error):
+                return {name: np.asarray(arrays[name]) for name in arrays.files}
+        except _BROKEN:
             raise ValueError(
                 f'{path} must be an .npz of plain arrays or a .csv; pickled files are not read.'
             ) from None
@@ -137,8 +152,10 @@ def _column(table: dict[str, np.ndarray], name: str, path: pathlib.Path) -> np.n
     if name == 'ids':
         return table[alias].astype(str)
     try:
+        if table[alias].dtype.kind not in 'biufU':
+            raise ValueError
         return table[alias].astype(float)
-    except (ValueError, TypeError):
+    except ValueError:
         raise ValueError(f'{path} must have numbers only in its column {alias}.') from None
 
 

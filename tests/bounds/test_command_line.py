@@ -3,6 +3,7 @@ import json
 import pickle
 import subprocess
 import sys
+import zipfile
 
 import numpy as np
 import pytest
@@ -59,6 +60,22 @@ def test_json(capsys):
     assert result['p_value'] == p_value(1000, 100, 75, 0.5, 1e-4)
     assert result['assumptions'] == 'none'
     assert result['k_plus'] is None
+
+
+def test_an_infinite_claim_is_still_json(capsys):
+    assert _json(capsys, *COUNTS, '--eps=inf')['eps_claimed'] == 'inf'
+
+
+@pytest.mark.parametrize('method', ['one_run', 'adaptive', 'weighted', 'hoeffding', 'replacement'])
+def test_many_canaries_need_no_memory(capsys, method):
+    counts = ['--m=1e12', '--r=100', '--v=95', '--delta=0', f'--method={method}']
+    assert _json(capsys, *counts)['eps_lb'] > 0.5
+
+
+def test_a_csv_with_a_byte_order_mark(capsys, tmp_path):
+    path = tmp_path / 'excel.csv'
+    path.write_text('score,included\n1.0,1\n0.5,0\n', encoding='utf-8-sig')
+    assert _json(capsys, f'--scores={path}', '--delta=0')['m'] == 2
 
 
 def test_status_is_0_whatever_the_verdict(capsys):
@@ -120,6 +137,11 @@ def _bad_files(folder):
     (folder / 'ragged.csv').write_text('score,included\n1.0\n')
     (folder / 'empty.csv').write_text('')
     (folder / 'binary.csv').write_bytes(bytes(range(128, 256)))
+    (folder / 'huge.csv').write_text('score,included\n' + '1' * 200_000 + ',1\n')
+    np.savez(folder / 'complex.npz', scores=[1j, 2.0], included=[1, 0])
+    with zipfile.ZipFile(folder / 'text.npz', 'w') as file:
+        file.writestr('scores', 'no array')
+        file.writestr('included', 'no array')
 
 
 @pytest.mark.parametrize(
@@ -149,6 +171,10 @@ def _bad_files(folder):
         (['--scores=cut.npz'], 'must be an .npz of plain arrays or a .csv'),
         (['--scores=array.npy'], 'must be an .npz of plain arrays or a .csv'),
         (['--scores=other.npz'], 'must have a column scores or score, but has values, included'),
+        (['--m=10', '--r=5', '--v=2', '--k-plus=3'], 'or --scores with what belongs to it'),
+        (['--scores=huge.csv'], 'must be a CSV with a header'),
+        (['--scores=complex.npz'], 'must have numbers only in its column scores'),
+        (['--scores=text.npz'], 'must have numbers only in its column scores'),
         (['--scores=nan.npz'], 'scores must not contain NaN'),
         (['--scores=none.npz'], 'scores must be a vector of at least one real number'),
         (['--scores=short.npz'], 'scores and included must be of equal length'),

@@ -46,8 +46,8 @@ class Dirac(NamedTuple):
         microbatch_size: int,
     ) -> tuple[PyTree, dpsgd.Stats]:
         """c on the coordinate of every drawn canary."""
-        flat, unravel = ravel_pytree(params)
-        summed = jnp.zeros_like(flat).at[self.coordinates].add(clip_norm * drawn)
+        flat, unravel = ravel_pytree(dpsgd.zeros(params))
+        summed = flat.at[self.coordinates].add(clip_norm * drawn)
         return unravel(summed), dpsgd.Stats.none()
 
     def dots(

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import optax
 
 from oneshot import sampling
+from oneshot.bounds import _check
 
 PyTree = Any
 LossFn = Callable[[PyTree, PyTree], jax.Array]  # loss_fn(params, example) of ONE example
@@ -47,12 +48,25 @@ def clip_scale(grads: PyTree, clip_norm: float) -> tuple[jax.Array, jax.Array]:
     return jnp.where(jnp.isfinite(norms), jnp.minimum(1.0, clip_norm / norms), 0.0), norms
 
 
+def zeros(params: PyTree) -> PyTree:
+    """Zeros like the parameters, in float32 or better.
+
+    Sums and noise are kept in it: in bfloat16 a sum of many gradients stands still,
+    a clipped gradient is longer than c, and noise has no tails.
+    """
+    return jax.tree.map(
+        lambda x: jnp.zeros(jnp.shape(x), jnp.promote_types(jnp.result_type(x), jnp.float32)),
+        params,
+    )
+
+
 def weighted_sum(scale: jax.Array, grads: PyTree) -> PyTree:
     """Σ_i scale_i·g_i, where scale_i = 0 leaves g_i out even if it is not finite."""
 
     def leaf(g: jax.Array) -> jax.Array:
         kept = (scale != 0.0).reshape(-1, *[1] * (g.ndim - 1))
-        return jnp.tensordot(scale, jnp.where(kept, g, 0.0), axes=1)
+        precise = jnp.promote_types(g.dtype, jnp.float32)
+        return jnp.tensordot(scale, jnp.where(kept, g, 0.0).astype(precise), axes=1)
 
     return jax.tree.map(leaf, grads)
 
@@ -81,7 +95,7 @@ def clipped_grad_sum(
         microbatch_size: how many examples are differentiated at once.
 
     Returns:
-        The sum, a pytree like `params`, and `Stats`.
+        The sum, a pytree like `params` in float32 or better, and `Stats`.
     """
     trips = -(-mask.size // microbatch_size)
     pad = trips * microbatch_size - mask.size
@@ -142,7 +156,7 @@ def _sum_microbatches(
         summed = weighted_sum(jnp.where(mask, scale, 0.0), grads)
         return jax.tree.map(lambda a, b: a + b.astype(a.dtype), total, (summed, stats))
 
-    start = jax.tree.map(jnp.zeros_like, params), Stats.none()
+    start = zeros(params), Stats.none()
     return jax.lax.fori_loop(0, trips, add, start)
 
 
@@ -246,11 +260,13 @@ def make_step(
         `State` and the `Stats` of the step. Both are pure; jit them at will. `key` is
         the run's key: the step folds its own number into it.
     """
-    if clip_norm <= 0.0 or noise_multiplier < 0.0 or not 0.0 < sampling_prob <= 1.0:
-        raise ValueError(
-            'clip_norm must be above 0, noise_multiplier at least 0 and sampling_prob in (0, 1], '
-            f'but {clip_norm!r}, {noise_multiplier!r} and {sampling_prob!r} were given.'
-        )
+    _check.real('clip_norm', clip_norm, 0.0, open_low=True)
+    _check.real('noise_multiplier', noise_multiplier, 0.0, math.inf, open_high=True)
+    _check.real('sampling_prob', sampling_prob, 0.0, 1.0, open_low=True)
+    _check.real(
+        'expected_batch_size', expected_batch_size, 0.0, math.inf, open_low=True, open_high=True
+    )
+    _check.count('microbatch_size', microbatch_size, 1)
     if noise_multiplier > 0.0 and math.isinf(clip_norm):
         raise ValueError(
             'clip_norm must be finite where noise is added, '
@@ -275,16 +291,18 @@ def make_step(
         size = jax.tree.leaves(population)[0].shape[0]
         drawn = sampling.poisson(data_key, sampling_prob, jnp.ones(size, bool))
         data_sum, stats = poisson_clipped_grad_sum(loss_fn, params, population, drawn, **clipping)
-        residual = jax.tree.map(jnp.zeros_like, params)
+        residual = zeros(params)
         if canaries is not None:
+            _check_coins(canaries, included)
             drawn = sampling.poisson(canary_key, sampling_prob, included)
             residual, more = canaries.gradient_sum(loss_fn, params, drawn, **clipping)
             stats = jax.tree.map(jnp.add, stats, more)
         if noise_multiplier > 0.0:
-            noise = gaussian_noise(noise_key, params, noise_multiplier * clip_norm)
+            noise = gaussian_noise(noise_key, residual, noise_multiplier * clip_norm)
             residual = jax.tree.map(jnp.add, residual, noise)
         gradient = jax.tree.map(lambda g, r: (g + r) / expected_batch_size, data_sum, residual)
-        updates, opt_state = optimizer.update(gradient, state.opt_state, params)
+        given = jax.tree.map(lambda g, w: g.astype(w.dtype), gradient, params)
+        updates, opt_state = optimizer.update(given, state.opt_state, params)
         new_params = optax.apply_updates(params, updates)
         seen = Observation(
             params=params,
@@ -296,6 +314,14 @@ def make_step(
         return State(new_params, opt_state, audits, state.step + 1), stats
 
     return init, step
+
+
+def _check_coins(canaries: Canaries, included: jax.Array | None) -> None:
+    """Coins as −1 and +1 would pass for True, and too few would be broadcast."""
+    m = jax.tree.leaves(canaries)[0].shape[0]
+    if included is None or included.dtype != bool or included.shape != (m,):
+        given = 'None' if included is None else f'{included.dtype} of shape {included.shape}'
+        raise ValueError(f'included must be {m} bools, one a canary, but {given} was given.')
 
 
 def make_chunk(step: Callable[..., tuple[State, Stats]], length: int) -> Callable[..., Any]:

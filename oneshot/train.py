@@ -1,6 +1,7 @@
 """One audited run, from config to report: the only room that knows all others."""
 
 import json
+import math
 import pathlib
 import time
 from collections.abc import Callable
@@ -54,7 +55,10 @@ def prepare(config: ml_collections.ConfigDict, workdir: str | None = None) -> Ru
         OSError: the workdir cannot be made.
     """
     dp, options = config.dp, config.audit
-    _check.count('config.seed', config.seed, 0)
+    _check.count('config.seed', config.seed, 0, 2**32 - 1)  # JAX takes no more bits
+    _check.real('config.learning_rate', config.learning_rate, 0.0, math.inf, open_high=True)
+    for size in config.model.hidden:
+        _check.count('a size in config.model.hidden', size, 1)
     for name in ('steps', 'chunk', 'microbatch_size'):
         _check.count(f'config.{name}', config[name], 1)
     _check.real('config.dp.sampling_prob', dp.sampling_prob, 0.0, 1.0, open_low=True)
@@ -65,7 +69,7 @@ def prepare(config: ml_collections.ConfigDict, workdir: str | None = None) -> Ru
     _check.choice('config.audit.method', options.method, allowed)
     m = _check.count('config.audit.m', options.m, 1)
     k_plus = _check.count('config.audit.k_plus', options.k_plus, 0, m)
-    _check.count('config.audit.k_minus', options.k_minus, 0, m - k_plus)
+    _check.count('config.audit.k_minus', options.k_minus, 0 if k_plus else 1, m - k_plus)
 
     # One key for each purpose, by a number that never changes.
     seed = jax.random.key(config.seed)
@@ -77,6 +81,8 @@ def prepare(config: ml_collections.ConfigDict, workdir: str | None = None) -> Ru
 
     number = 2 * m if options.pairs else m
     chosen, dataset = _canaries(options.canaries, canary_key, number, params, dataset)
+    if options.canaries == 'dirac':
+        _check.real('config.dp.clip_norm', dp.clip_norm, 0.0, math.inf, open_high=True)
     coins = canaries.flip_coins(coin_key, m)
     included = canaries.pair_up(coins) if options.pairs else coins
     attacks = _attacks(config, chosen, loss_fn)
@@ -121,7 +127,7 @@ def _canaries(kind: str, key: jax.Array, m: int, params: Any, dataset: data.Data
     if kind == 'dirac':
         return canaries.dirac(key, m, params), dataset
     images, labels = dataset.test
-    _check.count('config.audit.m', m, 1, len(labels) - 1)
+    _check.count('The number of held-out examples used as canaries', m, 1, len(labels) - 1)
     rest = dataset._replace(test=data.Split(images[m:], labels[m:]))
     if kind == 'mislabeled':
         return canaries.mislabeled(key, m, images[:m], labels[:m], dataset.classes), rest

@@ -24,6 +24,14 @@ def test_one_full_step_is_the_gaussian_mechanism():
     )
 
 
+def test_little_noise_takes_no_time_and_is_bounded_from_above():
+    assert accounting.eps_upper_bound(1e-4, 0.1, 300, 1e-5) > 1e9
+    loose = accounting.eps_upper_bound(0.3, 0.1, 300, 1e-5)
+    assert 300 < loose < 3000
+    with pytest.raises(ValueError, match=r'eps must be a number in \(0, 50\]'):
+        accounting.calibrate_noise(1000.0, 0.1, 300, 1e-5)
+
+
 def test_edges():
     assert accounting.eps_upper_bound(0.0, 0.1, 10, 1e-5) == math.inf
     assert accounting.eps_upper_bound(1.0, 0.1, 0, 1e-5) == 0.0

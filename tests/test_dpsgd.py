@@ -253,6 +253,12 @@ def test_the_state_is_donated():
         {'sampling_prob': 0.0},
         {'sampling_prob': 1.5},
         {'clip_norm': np.inf, 'noise_multiplier': 1.0},
+        {'clip_norm': np.nan},
+        {'noise_multiplier': np.nan},
+        {'noise_multiplier': np.inf},
+        {'sampling_prob': np.nan},
+        {'expected_batch_size': 0.0},
+        {'microbatch_size': 0},
     ],
 )
 def test_bad_input(changes):
@@ -286,3 +292,51 @@ def test_memory_grows_with_neither_the_batch_nor_the_steps():
         return _temporary(function, params, batch, jnp.ones(n, bool))
 
     assert sum_memory(80) == sum_memory(8000)
+
+
+@pytest.mark.parametrize('dtype', [jnp.bfloat16, jnp.float16])
+def test_half_precision_parameters_keep_the_guarantee(dtype):
+    """Clipped norms, sums and noise are float32, whatever the parameters are."""
+    params = {'w': jnp.zeros(1000, dtype)}
+
+    def loss(params, example):
+        return jnp.vdot(params['w'], example.astype(dtype))
+
+    examples = np.random.default_rng(0).normal(size=(64, 1000)).astype(np.float32)
+    for i in range(8):
+        total, _ = dpsgd.clipped_grad_sum(
+            loss, params, examples, jnp.arange(64) == i, clip_norm=1.0, microbatch_size=8
+        )
+        assert float(jnp.linalg.norm(total['w'])) <= 1 + 1e-5
+    ones = np.zeros((4096, 1000), np.float32)
+    ones[:, 0] = 1.0
+    total, _ = dpsgd.clipped_grad_sum(
+        loss, params, ones, jnp.ones(4096, bool), clip_norm=1.0, microbatch_size=8
+    )
+    assert total['w'][0] == 4096
+    noise = dpsgd.gaussian_noise(
+        jax.random.key(0), dpsgd.zeros({'w': jnp.zeros(10**5, dtype)}), 1.0
+    )
+    assert noise['w'].dtype == jnp.float32
+    assert scipy.stats.kstest(np.asarray(noise['w']), 'norm').pvalue > 1e-9
+    init, step = dpsgd.make_step(
+        loss,
+        optax.sgd(1.0),
+        clip_norm=1.0,
+        noise_multiplier=1.0,
+        sampling_prob=0.5,
+        expected_batch_size=32.0,
+        microbatch_size=8,
+    )
+    state, _ = jax.jit(step)(init(params), jax.random.key(0), examples)
+    assert state.params['w'].dtype == dtype
+
+
+@pytest.mark.parametrize('included', [[1, 1, -1, -1], [True], None])
+def test_coins_must_be_bools_one_a_canary(included):
+    params = _params()
+    chosen = canaries.dirac(jax.random.key(0), 4, params)
+    init, step = _step()
+    coins = None if included is None else jnp.asarray(included)
+    with pytest.raises(ValueError, match='included must be 4 bools, one a canary, but'):
+        step(init(params), jax.random.key(0), _data(4), chosen, coins)

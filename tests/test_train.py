@@ -180,19 +180,21 @@ def test_residual_scores_follow_the_law_of_independent_scores():
 
 
 @pytest.mark.parametrize('kind', ['dirac', 'in_distribution'])
-def test_pairs(kind, capsys):
+def test_pairs(kind, tmp_path, capsys):
     """Appendix A: one of two canaries is in, and the bound is for addition and removal."""
     attacks = ('white_box',) if kind == 'dirac' else ('black_box', 'white_box')
     changes = {'pairs': True, 'method': 'replacement', 'canaries': kind, 'attacks': attacks}
     config = _small(
         digits_wb.get_config(), **{f'audit__{key}': value for key, value in changes.items()}
     )
-    run = train.prepare(config)
+    run = train.prepare(config, tmp_path)
     assert int(np.sum(run.included)) == config.audit.m == run.coins.size
     result = train.run(run)
     assert result.method == 'replacement'
     assert result.m == config.audit.m
-    assert 'one of each pair' in capsys.readouterr().out
+    assert 'pairs, one of each in by a fair coin' in ' '.join(capsys.readouterr().out.split())
+    page = (tmp_path / 'report.html').read_text()
+    assert f'{result.eps_lb:.3g}' in page
 
 
 def test_held_out_canaries_do_not_count_in_the_accuracy():
@@ -207,12 +209,18 @@ def test_without_noise_nothing_is_proven_and_much_is_found(tmp_path, capsys):
     config = _small(digits_wb.get_config(), dp__noise_multiplier=0.0, dp__sampling_prob=0.6)
     result = train.run(train.prepare(config, tmp_path))
     assert math.isinf(result.eps_claimed)
-    assert '∞: without noise nothing is proven' in capsys.readouterr().out
+    assert '∞ at δ = 1e-05: nothing is proven' in capsys.readouterr().out
     assert json.loads((tmp_path / 'result.json').read_text())['eps_ub'] == 'inf'
     # The residual of a canary that was in is above 0, unless it was never drawn, with
     # probability 0.4^25 each; of one that was out it is 0.
     assert result.correct == result.guesses == 40
     assert result.eps_lb > 2
+
+
+def test_a_tiny_audit_has_a_report_too(tmp_path):
+    config = _small(digits_wb.get_config(), audit__m=2, audit__k_plus=1, audit__k_minus=1)
+    train.run(train.prepare(config, tmp_path))
+    assert (tmp_path / 'report.html').exists()
 
 
 @pytest.mark.parametrize(
@@ -221,6 +229,11 @@ def test_without_noise_nothing_is_proven_and_much_is_found(tmp_path, capsys):
         ({'audit__k_plus': 201}, 'config.audit.k_plus must be a whole number from 0 to 200'),
         ({'audit__k_minus': 181}, 'config.audit.k_minus must be a whole number from 0 to 180'),
         ({'audit__m': 1211}, 'm, the number of Dirac canaries, must be .* from 1 to 1210'),
+        ({'audit__k_plus': 0, 'audit__k_minus': 0}, 'config.audit.k_minus must be .* from 1'),
+        ({'dp__clip_norm': math.inf, 'dp__noise_multiplier': 0.0}, 'config.dp.clip_norm must be'),
+        ({'learning_rate': math.nan}, 'config.learning_rate must be a number'),
+        ({'model__hidden': (0,)}, 'a size in config.model.hidden must be'),
+        ({'seed': 2**32}, 'config.seed must be a whole number from 0 to 4294967295'),
         ({'audit__canaries': 'mice'}, 'config.audit.canaries must be one of dirac'),
         ({'audit__method': 'best'}, 'config.audit.method must be one of one_run'),
         ({'audit__headline': 'loss'}, 'config.audit.headline must be one of iterates'),

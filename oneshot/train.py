@@ -54,22 +54,9 @@ def prepare(config: ml_collections.ConfigDict, workdir: str | None = None) -> Ru
         ValueError: the config is wrong, in one sentence.
         OSError: the workdir cannot be made.
     """
+    _check_values(config)
     dp, options = config.dp, config.audit
-    _check.count('config.seed', config.seed, 0, 2**32 - 1)  # JAX takes no more bits
-    _check.real('config.learning_rate', config.learning_rate, 0.0, math.inf, open_high=True)
-    for size in config.model.hidden:
-        _check.count('a size in config.model.hidden', size, 1)
-    for name in ('steps', 'chunk', 'microbatch_size'):
-        _check.count(f'config.{name}', config[name], 1)
-    _check.real('config.dp.sampling_prob', dp.sampling_prob, 0.0, 1.0, open_low=True)
-    _check.real('config.dp.clip_norm', dp.clip_norm, 0.0, open_low=True)
-    _check.real('config.dp.delta', dp.delta, 0.0, 1.0, open_high=True)
-    _check.confidence(options.confidence)
-    allowed = _PAIRED if options.pairs else _METHODS
-    _check.choice('config.audit.method', options.method, allowed)
-    m = _check.count('config.audit.m', options.m, 1)
-    k_plus = _check.count('config.audit.k_plus', options.k_plus, 0, m)
-    _check.count('config.audit.k_minus', options.k_minus, 0 if k_plus else 1, m - k_plus)
+    number = 2 * options.m if options.pairs else options.m  # of canaries
 
     # One key for each purpose, by a number that never changes.
     seed = jax.random.key(config.seed)
@@ -79,16 +66,12 @@ def prepare(config: ml_collections.ConfigDict, workdir: str | None = None) -> Ru
     apply, params = models.split(model)
     loss_fn = models.cross_entropy(apply)
 
-    number = 2 * m if options.pairs else m
     chosen, dataset = _canaries(options.canaries, canary_key, number, params, dataset)
-    if options.canaries == 'dirac':
-        _check.real('config.dp.clip_norm', dp.clip_norm, 0.0, math.inf, open_high=True)
-    coins = canaries.flip_coins(coin_key, m)
+    coins = canaries.flip_coins(coin_key, options.m)
     included = canaries.pair_up(coins) if options.pairs else coins
     attacks = _attacks(config, chosen, loss_fn)
-    if dp.noise_multiplier is not None:
-        sigma = _check.real('config.dp.noise_multiplier', dp.noise_multiplier, 0.0)
-    else:
+    sigma = dp.noise_multiplier
+    if sigma is None:
         sigma = accounting.calibrate_noise(dp.eps, dp.sampling_prob, config.steps, dp.delta)
     init, step = dpsgd.make_step(
         loss_fn,
@@ -121,6 +104,29 @@ def prepare(config: ml_collections.ConfigDict, workdir: str | None = None) -> Ru
     )
 
 
+def _check_values(config: ml_collections.ConfigDict) -> None:
+    """What is out of range by itself; the rest is found by what takes the value."""
+    dp, options = config.dp, config.audit
+    _check.count('config.seed', config.seed, 0, 2**32 - 1)  # JAX takes no more bits
+    _check.real('config.learning_rate', config.learning_rate, 0.0, math.inf, open_high=True)
+    for size in config.model.hidden:
+        _check.count('a size in config.model.hidden', size, 1)
+    for name in ('steps', 'chunk', 'microbatch_size'):
+        _check.count(f'config.{name}', config[name], 1)
+    _check.real('config.dp.sampling_prob', dp.sampling_prob, 0.0, 1.0, open_low=True)
+    dirac = options.canaries == 'dirac'  # c·e_j needs a finite c
+    _check.real('config.dp.clip_norm', dp.clip_norm, 0.0, open_low=True, open_high=dirac)
+    if dp.noise_multiplier is not None:
+        _check.real('config.dp.noise_multiplier', dp.noise_multiplier, 0.0, open_high=True)
+    _check.real('config.dp.delta', dp.delta, 0.0, 1.0, open_high=True)
+    _check.confidence(options.confidence)
+    allowed = _PAIRED if options.pairs else _METHODS
+    _check.choice('config.audit.method', options.method, allowed)
+    m = _check.count('config.audit.m', options.m, 1)
+    k_plus = _check.count('config.audit.k_plus', options.k_plus, 0, m)
+    _check.count('config.audit.k_minus', options.k_minus, 0 if k_plus else 1, m - k_plus)
+
+
 def _canaries(kind: str, key: jax.Array, m: int, params: Any, dataset: data.Dataset):
     """The canaries, and the data set without the held-out examples that became some."""
     _check.choice('config.audit.canaries', kind, ('dirac', 'mislabeled', 'in_distribution'))
@@ -136,15 +142,16 @@ def _canaries(kind: str, key: jax.Array, m: int, params: Any, dataset: data.Data
 
 def _attacks(config: ml_collections.ConfigDict, chosen: Any, loss_fn: dpsgd.LossFn):
     options, names = config.audit, ()
+    signals = tuple(dict.fromkeys(('iterates', *options.signals)))  # the paper's is always there
     attacks = {}
     for name in options.attacks:
         _check.choice('config.audit.attacks', name, ('white_box', 'black_box'))
         common = {'loss_fn': loss_fn, 'microbatch_size': config.microbatch_size}
         if name == 'white_box':
             attacks[name] = audit.white_box(
-                chosen, clip_norm=config.dp.clip_norm, signals=options.signals, **common
+                chosen, clip_norm=config.dp.clip_norm, signals=signals, **common
             )
-            names += tuple(options.signals)
+            names += signals
         else:
             attacks[name] = audit.black_box(chosen, **common)
             names += ('loss',)
@@ -179,7 +186,7 @@ def train(
     prepared: Run, log: Callable[[int, dpsgd.Stats], None] = lambda step, stats: None
 ) -> dpsgd.State:
     """Runs all steps, a chunk at a time; `log` is called after each with its stats."""
-    config, state = prepared.config, prepared.state
+    config, state = prepared.config, jax.tree.map(jnp.copy, prepared.state)  # it is donated
     chunk = dpsgd.make_chunk(prepared.step, config.chunk)
     given = prepared.population, prepared.canaries, prepared.included
     last = jnp.int32(config.steps)

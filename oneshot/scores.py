@@ -205,7 +205,11 @@ def audit_guesses(guesses: ArrayLike, included: ArrayLike, **options: Any) -> Au
     if np.abs(guesses).max() > 1.0:
         worst = float(guesses[np.argmax(np.abs(guesses))])
         raise ValueError(f'guesses must lie in [-1, +1], but one of {worst!r} was given.')
-    signs = _signs(included, 'guesses', guesses.size)
+    return _audit(guesses, _signs(included, 'guesses', guesses.size), **options)
+
+
+def _audit(guesses: np.ndarray, signs: np.ndarray, **options: Any) -> AuditResult:
+    """`audit_guesses` for checked guesses and coins in −1 and +1."""
     weights = np.abs(guesses)
     correct = float(np.sum(np.maximum(0.0, guesses * signs)))
     ternary = bool(np.isin(weights, (0.0, 1.0)).all())
@@ -263,7 +267,7 @@ def audit_scores(
         included = _join(scores.size, ids, _check.vector('included', included), included_ids)
     signs = _signs(included, 'scores', scores.size)
     k_plus, k_minus = _split_guesses(guesses, scores.size)
-    return audit_guesses(
+    return _audit(
         guess.top_k(scores, k_plus, k_minus),
         signs,
         delta=delta,

@@ -171,12 +171,12 @@ def run(prepared: Run) -> AuditResult:
     seconds = time.perf_counter() - start
     headline = results[config.audit.headline, config.audit.method]
 
-    report.show(Console(), _about(prepared, accuracy, seconds), headline, results)
+    about = _about(prepared, accuracy, seconds)
+    report.show(Console(), about, headline, results)
     if prepared.directory is not None:
         coins = np.asarray(prepared.coins)
         record = _record(prepared, accuracy, seconds, headline, results)
         report.write(prepared.directory, json.loads(config.to_json()), record, scores, coins)
-        about = _about(prepared, accuracy, seconds)
         report.write_html(prepared.directory, about, headline, results, scores, coins)
         print(f'Written to {prepared.directory}; open {prepared.directory}/report.html.')
     return headline

@@ -16,6 +16,7 @@ import math
 import numpy as np
 import scipy
 
+ALL_RIGHT = 700.0  # beyond this logit, 1 − q is close to the smallest double
 _TINY = 42.0  # −log of the relative mass that a window may leave out: exp(−42) < 1e-18
 
 

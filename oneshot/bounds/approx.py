@@ -82,11 +82,10 @@ def _checked(m: int, k_plus: int, k_minus: int, v: int) -> tuple[int, int, int, 
 def _p_value(
     m: int, k_plus: int, k_minus: int, v: int, eps: float, delta: float, p: float
 ) -> float:
-    if v == 0 or eps > 700.0:
+    if v == 0 or eps > _binomial.ALL_RIGHT:
         return 1.0
     odds = math.log(p) - math.log1p(-p)
-    # Beyond 700 the probability of a wrong guess is below the smallest double.
-    logits = min(700.0, eps + odds), min(700.0, eps - odds)
+    logits = (min(_binomial.ALL_RIGHT, one) for one in (eps + odds, eps - odds))
     parts = [(k, logit) for k, logit in zip((k_plus, k_minus), logits, strict=True) if k > 0]
     budget = 2.0 * m * delta
     beta = _tail(parts, v)

@@ -6,8 +6,6 @@ from numpy.typing import ArrayLike
 from oneshot.bounds import _binomial, _check
 from oneshot.bounds._invert import largest_rejected_eps
 
-_ALL_RIGHT = 700.0  # beyond it, 1 − q is below the smallest double
-
 
 def p_value(m: int, r: int, v: ArrayLike, eps: ArrayLike, delta: float) -> float | np.ndarray:
     """p-value of "M is (ε, δ)-DP" when v of at most r guesses were right.
@@ -49,7 +47,7 @@ def p_value(m: int, r: int, v: ArrayLike, eps: ArrayLike, delta: float) -> float
 
 
 def _p_value(m: int, r: int, v: int, eps: float, delta: float) -> float:
-    if v == 0 or eps > _ALL_RIGHT:
+    if v == 0 or eps > _binomial.ALL_RIGHT:
         return 1.0
     beta, alpha = _binomial.beta_alpha(v, r, eps)
     return min(1.0, beta + 2.0 * m * delta * alpha)

@@ -78,7 +78,7 @@ def weighted_eps_at_level(weights: np.ndarray, v: float, delta: float, level: fl
 
 
 def _p_value(weights: np.ndarray, v: float, eps: float, delta: float) -> float:
-    if v <= 0.0 or eps > 700.0:
+    if v <= 0.0 or eps > _binomial.ALL_RIGHT:
         return 1.0
     used = weights[weights > 0]
     if np.ptp(used) == 0.0:

@@ -1,6 +1,7 @@
 # make audit   sets up and runs the default audit
 # make test    sets up and runs the tests
 # make lint    checks format and style
+# make bench   measures speed, ours and that of others, and rewrites the results
 # make experiments   runs the slow proofs anew and rewrites their results
 
 PYTHON ?= python3
@@ -8,7 +9,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 SETUP := setup.cfg pyproject.toml constraints.txt
 
-.PHONY: audit test lint experiments clean
+.PHONY: audit test lint bench experiments clean
 
 audit: $(VENV)/.audit
 	$(BIN)/python -m oneshot.main --config=configs/digits_wb.py --workdir=runs/digits_wb
@@ -20,11 +21,16 @@ lint: $(VENV)/.test
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 
+# One after the other, with nothing else running.
+bench: $(VENV)/.bench
+	$(BIN)/python -m experiments.bench_step
+	$(BIN)/python -m experiments.bench_audit
+	$(BIN)/python -m experiments.bench_bounds
+	$(BIN)/python -m experiments.bench_memory
+
 experiments: $(VENV)/.bench
 	$(BIN)/python -m experiments.coverage
 	$(BIN)/python -m experiments.default_audit
-	$(BIN)/python -m experiments.bench_bounds
-	$(BIN)/python -m experiments.bench_memory
 
 # A stamp for each set of extras: nothing is installed twice.
 $(VENV)/.audit: EXTRAS :=

@@ -16,14 +16,18 @@ def get_config() -> ml_collections.ConfigDict:
     config.seed = 0
     config.steps = 300
     config.chunk = 30  # steps in one dispatch; progress and metrics are by chunk
-    config.microbatch_size = 32  # examples differentiated at once
+    config.strategy = 'auto'  # how gradients are clipped: 'ghost', 'vmap', or by the rule
+    config.microbatch_size = placeholder(int)  # examples differentiated at once; by the rule
     config.learning_rate = 2.0  # of plain SGD
 
     config.data = ml_collections.ConfigDict()
     config.data.n = 1_200  # training examples; the rest of the 1,797 is held out
 
     config.model = ml_collections.ConfigDict()
-    config.model.hidden = (128,)
+    config.model.name = 'mlp'  # or 'cnn', 'wrn' (WRN-16-4)
+    config.model.hidden = (128,)  # of the MLP
+    config.model.conv = 'auto'  # 'patches' on CPU, 'xla' on GPU and TPU
+    config.model.dtype = 'float32'  # or 'bfloat16', for accelerators: products only
 
     config.dp = ml_collections.ConfigDict()
     config.dp.eps = 8.0  # σ is calibrated to it, unless noise_multiplier is set

@@ -13,7 +13,9 @@ import jax.numpy as jnp
 
 from oneshot.bounds import _check
 from oneshot.canaries import Dirac, Inputs
-from oneshot.dpsgd import Attack, LossFn, Observation
+from oneshot.clipping import Clipping
+from oneshot.dpsgd import Attack, Observation
+from oneshot.gradients import LossFn
 
 PyTree = Any
 SIGNALS = ('iterates', 'gradient', 'residual')
@@ -44,11 +46,12 @@ def white_box(
     signals: Sequence[str] = ('iterates',),
     loss_fn: LossFn | None = None,
     microbatch_size: int = 32,
+    strategy: str = 'vmap',
 ) -> Attack:
     """The white-box attack of Algorithm audit: Σ_t ⟨signal_t, ĝ_i^t⟩, score `dot`.
 
     ĝ_i^t is the canary's clipped gradient at w_{t−1}. For Dirac canaries the update is a
-    gather of m coordinates; for input canaries it takes one gradient for each.
+    gather of m coordinates; for input canaries it is one directional derivative for each.
 
     Args:
         canaries: the canaries, included and excluded alike.
@@ -58,7 +61,8 @@ def white_box(
             than plain SGD) and `residual`; see `oneshot.dpsgd.Observation`. All of
             them share the gradients.
         loss_fn: loss_fn(params, example), for input canaries.
-        microbatch_size: how many gradients of input canaries are taken at once.
+        microbatch_size: how many input canaries are differentiated at once.
+        strategy: how, 'vmap' or 'ghost'; see `oneshot.clipping.Clipping`.
 
     Returns:
         An `Attack` whose scores have a vector of m for each signal.
@@ -67,6 +71,7 @@ def white_box(
         _check.choice('signal', signal, SIGNALS)
     if isinstance(canaries, Inputs) and loss_fn is None:
         raise ValueError('loss_fn must be given for input canaries, but None was given.')
+    clipping = Clipping(clip_norm, microbatch_size, strategy).check()
     m = jax.tree.leaves(canaries)[0].shape[0]
 
     def init(params: PyTree) -> Accumulator:
@@ -75,7 +80,7 @@ def white_box(
 
     def update(state: Accumulator, seen: Observation) -> Accumulator:
         directions = [getattr(seen, signal) for signal in signals]
-        dots = canaries.dots(loss_fn, seen.params, directions, clip_norm, microbatch_size)
+        dots = canaries.dots(loss_fn, seen.params, directions, clipping)
         return state.add(dots)
 
     def scores(state: Accumulator, params: PyTree) -> dict[str, jax.Array]:

@@ -7,8 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
-from oneshot import dpsgd
 from oneshot.bounds import _check
+from oneshot.clipping import Clipping, Stats, cut, poisson_clipped_grad_sum
+from oneshot.gradients import LossFn, zeros
 
 PyTree = Any
 
@@ -39,27 +40,27 @@ class Dirac(NamedTuple):
 
     def gradient_sum(
         self,
-        loss_fn: dpsgd.LossFn,
+        loss_fn: LossFn,
         params: PyTree,
         drawn: jax.Array,
-        clip_norm: float,
-        microbatch_size: int,
-    ) -> tuple[PyTree, dpsgd.Stats]:
+        clipping: Clipping,
+    ) -> tuple[PyTree, Stats]:
         """c on the coordinate of every drawn canary."""
-        flat, unravel = ravel_pytree(dpsgd.zeros(params))
-        summed = flat.at[self.coordinates].add(clip_norm * drawn)
-        return unravel(summed), dpsgd.Stats.none()
+        flat, unravel = ravel_pytree(zeros(params))
+        summed = flat.at[self.coordinates].add(clipping.clip_norm * drawn)
+        return unravel(summed), Stats.none()
 
     def dots(
         self,
-        loss_fn: dpsgd.LossFn | None,
+        loss_fn: LossFn | None,
         params: PyTree,
         directions: list[PyTree],
-        clip_norm: float,
-        microbatch_size: int,
+        clipping: Clipping,
     ) -> jax.Array:
         """⟨direction, ĝ_i⟩ for each direction and canary: a gather."""
-        return clip_norm * jnp.stack([ravel_pytree(d)[0][self.coordinates] for d in directions])
+        return clipping.clip_norm * jnp.stack(
+            [ravel_pytree(d)[0][self.coordinates] for d in directions]
+        )
 
 
 class Inputs(NamedTuple):
@@ -69,43 +70,38 @@ class Inputs(NamedTuple):
 
     def gradient_sum(
         self,
-        loss_fn: dpsgd.LossFn,
+        loss_fn: LossFn,
         params: PyTree,
         drawn: jax.Array,
-        clip_norm: float,
-        microbatch_size: int,
-    ) -> tuple[PyTree, dpsgd.Stats]:
+        clipping: Clipping,
+    ) -> tuple[PyTree, Stats]:
         """Σ of the clipped gradients of the drawn canaries."""
-        return dpsgd.poisson_clipped_grad_sum(
-            loss_fn,
-            params,
-            self.examples,
-            drawn,
-            clip_norm=clip_norm,
-            microbatch_size=microbatch_size,
-        )
+        return poisson_clipped_grad_sum(loss_fn, params, self.examples, drawn, clipping)
 
     def dots(
         self,
-        loss_fn: dpsgd.LossFn,
+        loss_fn: LossFn,
         params: PyTree,
         directions: list[PyTree],
-        clip_norm: float,
-        microbatch_size: int,
+        clipping: Clipping,
     ) -> jax.Array:
-        """⟨direction, ĝ_i⟩ for each direction and canary, in microbatches."""
+        """⟨direction, ĝ_i⟩ for each direction and canary, in microbatches.
 
-        def one(example: PyTree) -> jax.Array:
-            grads = jax.tree.map(lambda g: g[None], jax.grad(loss_fn)(params, example))
-            clipped = dpsgd.weighted_sum(dpsgd.clip_scale(grads, clip_norm)[0], grads)
-            return jnp.stack([_dot(direction, clipped) for direction in directions])
+        No gradient is scaled or summed: ⟨direction, g_i⟩ is a directional derivative,
+        and times the clip factor it is that of ĝ_i.
+        """
+        strategy = clipping.differentiate(loss_fn, params, self.examples)
+        prepared = [strategy.prepare(direction) for direction in directions]
 
-        return jax.lax.map(one, self.examples, batch_size=microbatch_size).T
+        def microbatch(examples: PyTree) -> jax.Array:
+            gradients = strategy.gradients(examples)
+            scale = clipping.scale(gradients.norms)
+            products = jnp.stack([gradients.dot(direction) for direction in prepared], axis=1)
+            return jnp.where(scale[:, None] != 0.0, scale[:, None] * products, 0.0)
 
-
-def _dot(a: PyTree, b: PyTree) -> jax.Array:
-    products = jax.tree.map(lambda x, y: jnp.sum(x * y), a, b)
-    return sum(jax.tree.leaves(products))
+        products = jax.lax.map(microbatch, cut(self.examples, clipping.microbatch_size))
+        m = jax.tree.leaves(self.examples)[0].shape[0]
+        return products.reshape(-1, len(directions))[:m].T
 
 
 def dirac(key: jax.Array, m: int, params: PyTree) -> Dirac:

@@ -10,154 +10,11 @@ import optax
 
 from oneshot import sampling
 from oneshot.bounds import _check
+from oneshot.clipping import Clipping, Stats, poisson_clipped_grad_sum
+from oneshot.clipping import clipped_grad_sum as clipped_grad_sum  # part of the kernel
+from oneshot.gradients import LossFn, zeros
 
 PyTree = Any
-LossFn = Callable[[PyTree, PyTree], jax.Array]  # loss_fn(params, example) of ONE example
-
-
-class Stats(NamedTuple):
-    """What happened to the examples of a clipped sum."""
-
-    examples: jax.Array  # how many there were
-    loss: jax.Array  # the sum of their losses
-    clipped: jax.Array  # how many had a gradient longer than the clip norm
-    nonfinite: jax.Array  # how many had a gradient that was not finite, and counted as 0
-
-    @classmethod
-    def none(cls) -> 'Stats':
-        """Of no example at all."""
-        return cls(jnp.int32(0), jnp.float32(0), jnp.int32(0), jnp.int32(0))
-
-
-def clip_scale(grads: PyTree, clip_norm: float) -> tuple[jax.Array, jax.Array]:
-    """The factors min(1, c / ‖g_i‖) of a batch of per-example gradients.
-
-    Args:
-        grads: a pytree whose leaves have a leading batch axis.
-        clip_norm: c > 0, the largest global norm; ∞ clips nothing.
-
-    Returns:
-        The factors, 0 for a gradient that is not finite, and the norms.
-    """
-
-    def square(g: jax.Array) -> jax.Array:
-        flat = g.reshape(g.shape[0], -1).astype(jnp.float32)  # float16 would underflow
-        return jnp.sum(jnp.square(flat), axis=1)
-
-    norms = jnp.sqrt(sum(square(g) for g in jax.tree.leaves(grads)))
-    return jnp.where(jnp.isfinite(norms), jnp.minimum(1.0, clip_norm / norms), 0.0), norms
-
-
-def zeros(params: PyTree) -> PyTree:
-    """Zeros like the parameters, in float32 or better.
-
-    Sums and noise are kept in it: in bfloat16 a sum of many gradients stands still,
-    a clipped gradient is longer than c, and noise has no tails.
-    """
-    return jax.tree.map(
-        lambda x: jnp.zeros(jnp.shape(x), jnp.promote_types(jnp.result_type(x), jnp.float32)),
-        params,
-    )
-
-
-def weighted_sum(scale: jax.Array, grads: PyTree) -> PyTree:
-    """Σ_i scale_i·g_i, where scale_i = 0 leaves g_i out even if it is not finite."""
-
-    def leaf(g: jax.Array) -> jax.Array:
-        kept = (scale != 0.0).reshape(-1, *[1] * (g.ndim - 1))
-        precise = jnp.promote_types(g.dtype, jnp.float32)
-        return jnp.tensordot(scale, jnp.where(kept, g, 0.0).astype(precise), axes=1)
-
-    return jax.tree.map(leaf, grads)
-
-
-def clipped_grad_sum(
-    loss_fn: LossFn,
-    params: PyTree,
-    batch: PyTree,
-    mask: jax.Array,
-    *,
-    clip_norm: float,
-    microbatch_size: int,
-) -> tuple[PyTree, Stats]:
-    """Σ over the masked batch of per-example gradients, each clipped to global norm c.
-
-    Adding or removing one example changes the sum by at most c in global norm,
-    whatever its gradient is: one that is not finite counts as 0. Only
-    `microbatch_size` per-example gradients exist at a time.
-
-    Args:
-        loss_fn: loss_fn(params, example), the loss of one example.
-        params: any pytree of float arrays.
-        batch: a pytree of examples along the leading axis.
-        mask: bools, which of them count.
-        clip_norm: c > 0; ∞ clips nothing.
-        microbatch_size: how many examples are differentiated at once.
-
-    Returns:
-        The sum, a pytree like `params` in float32 or better, and `Stats`.
-    """
-    trips = -(-mask.size // microbatch_size)
-    pad = trips * microbatch_size - mask.size
-
-    def cut(x: jax.Array) -> jax.Array:
-        padded = jnp.pad(x, [(0, pad)] + [(0, 0)] * (x.ndim - 1))
-        return padded.reshape(trips, microbatch_size, *x.shape[1:])
-
-    batches, masks = jax.tree.map(cut, batch), cut(mask)
-
-    def fetch(trip: jax.Array) -> tuple[PyTree, jax.Array]:
-        return jax.tree.map(lambda x: x[trip], batches), masks[trip]
-
-    return _sum_microbatches(loss_fn, params, fetch, trips, clip_norm)
-
-
-def poisson_clipped_grad_sum(
-    loss_fn: LossFn,
-    params: PyTree,
-    population: PyTree,
-    drawn: jax.Array,
-    *,
-    clip_norm: float,
-    microbatch_size: int,
-) -> tuple[PyTree, Stats]:
-    """`clipped_grad_sum` over the drawn members of a population, and only over them.
-
-    The number of microbatches is a dynamic trip count: as many as the drawn
-    examples need, so that none is ever cut off and at most one is padded.
-    """
-    cut = sampling.microbatches(drawn, microbatch_size)
-
-    def fetch(trip: jax.Array) -> tuple[PyTree, jax.Array]:
-        indices, mask = cut.get(trip, microbatch_size)
-        return jax.tree.map(lambda x: jnp.asarray(x)[indices], population), mask
-
-    return _sum_microbatches(loss_fn, params, fetch, cut.trips, clip_norm)
-
-
-def _sum_microbatches(
-    loss_fn: LossFn,
-    params: PyTree,
-    fetch: Callable[[jax.Array], tuple[PyTree, jax.Array]],
-    trips: int | jax.Array,
-    clip_norm: float,
-) -> tuple[PyTree, Stats]:
-    def add(trip: jax.Array, total: tuple[PyTree, Stats]) -> tuple[PyTree, Stats]:
-        examples, mask = fetch(trip)
-        losses, grads = jax.vmap(jax.value_and_grad(loss_fn), (None, 0))(params, examples)
-        scale, norms = clip_scale(grads, clip_norm)
-        finite = jnp.isfinite(norms)
-        stats = Stats(
-            examples=jnp.sum(mask),
-            loss=jnp.sum(jnp.where(mask & jnp.isfinite(losses), losses, 0.0)),
-            clipped=jnp.sum(mask & finite & (norms > clip_norm)),
-            nonfinite=jnp.sum(mask & ~finite),
-        )
-        summed = weighted_sum(jnp.where(mask, scale, 0.0), grads)
-        return jax.tree.map(lambda a, b: a + b.astype(a.dtype), total, (summed, stats))
-
-    start = zeros(params), Stats.none()
-    return jax.lax.fori_loop(0, trips, add, start)
 
 
 def gaussian_noise(key: jax.Array, like: PyTree, stddev: float) -> PyTree:
@@ -178,8 +35,7 @@ class Canaries(Protocol):
         loss_fn: LossFn,
         params: PyTree,
         drawn: jax.Array,
-        clip_norm: float,
-        microbatch_size: int,
+        clipping: Clipping,
     ) -> tuple[PyTree, Stats]:
         """Σ of the clipped gradients of the drawn canaries."""
 
@@ -235,6 +91,7 @@ def make_step(
     sampling_prob: float,
     expected_batch_size: float,
     microbatch_size: int,
+    strategy: str = 'vmap',
     attacks: Mapping[str, Attack] | None = None,
 ) -> tuple[Callable[[PyTree], State], Callable[..., tuple[State, Stats]]]:
     """One audited step of Algorithm dpsgd.
@@ -252,6 +109,7 @@ def make_step(
         sampling_prob: q in (0, 1].
         expected_batch_size: what the noisy sum is divided by.
         microbatch_size: how many examples are differentiated at once.
+        strategy: 'vmap' or 'ghost', see `Clipping`; `choose` has a rule for both.
         attacks: named `Attack`s that watch the run.
 
     Returns:
@@ -260,20 +118,18 @@ def make_step(
         `State` and the `Stats` of the step. Both are pure; jit them at will. `key` is
         the run's key: the step folds its own number into it.
     """
-    _check.real('clip_norm', clip_norm, 0.0, open_low=True)
+    clipping = Clipping(clip_norm, microbatch_size, strategy).check()
     _check.real('noise_multiplier', noise_multiplier, 0.0, math.inf, open_high=True)
     _check.real('sampling_prob', sampling_prob, 0.0, 1.0, open_low=True)
     _check.real(
         'expected_batch_size', expected_batch_size, 0.0, math.inf, open_low=True, open_high=True
     )
-    _check.count('microbatch_size', microbatch_size, 1)
     if noise_multiplier > 0.0 and math.isinf(clip_norm):
         raise ValueError(
             'clip_norm must be finite where noise is added, '
             f'but {clip_norm!r} was given with noise_multiplier = {noise_multiplier!r}.'
         )
     attacks = dict(attacks or {})
-    clipping = {'clip_norm': clip_norm, 'microbatch_size': microbatch_size}
 
     def init(params: PyTree) -> State:
         audits = {name: attack.init(params) for name, attack in attacks.items()}
@@ -290,12 +146,12 @@ def make_step(
         data_key, canary_key, noise_key = jax.random.split(jax.random.fold_in(key, state.step), 3)
         size = jax.tree.leaves(population)[0].shape[0]
         drawn = sampling.poisson(data_key, sampling_prob, jnp.ones(size, bool))
-        data_sum, stats = poisson_clipped_grad_sum(loss_fn, params, population, drawn, **clipping)
+        data_sum, stats = poisson_clipped_grad_sum(loss_fn, params, population, drawn, clipping)
         residual = zeros(params)
         if canaries is not None:
             _check_coins(canaries, included)
             drawn = sampling.poisson(canary_key, sampling_prob, included)
-            residual, more = canaries.gradient_sum(loss_fn, params, drawn, **clipping)
+            residual, more = canaries.gradient_sum(loss_fn, params, drawn, clipping)
             stats = jax.tree.map(jnp.add, stats, more)
         if noise_multiplier > 0.0:
             noise = gaussian_noise(noise_key, residual, noise_multiplier * clip_norm)

@@ -17,6 +17,8 @@ from rich.console import Console
 
 from oneshot import accounting, audit, canaries, data, dpsgd, models, report
 from oneshot.bounds import _check
+from oneshot.clipping import STRATEGIES, Clipping, choose
+from oneshot.gradients import LossFn
 from oneshot.scores import AuditResult, audit_scores
 
 # The methods that a run reports; with pairs, the one that knows of them.
@@ -30,6 +32,7 @@ class Run(NamedTuple):
     config: ml_collections.ConfigDict
     directory: pathlib.Path | None
     noise_multiplier: float
+    clipping: Clipping
     eps_ub: float
     dataset: data.Dataset
     apply: Any  # logits of one image
@@ -62,26 +65,35 @@ def prepare(config: ml_collections.ConfigDict, workdir: str | None = None) -> Ru
     seed = jax.random.key(config.seed)
     model_key, canary_key, coin_key, run_key = (jax.random.fold_in(seed, i) for i in range(4))
     dataset = data.digits(config.data.n, config.seed)
-    model = models.MLP(64, config.model.hidden, dataset.classes, nnx.Rngs(model_key))
+    model = models.make(
+        config.model.name,
+        dataset.train.images.shape[1:],
+        dataset.classes,
+        nnx.Rngs(model_key),
+        hidden=config.model.hidden,
+        conv=config.model.conv,
+        dtype=config.model.dtype,
+    )
     apply, params = models.split(model)
     loss_fn = models.cross_entropy(apply)
+    batch = dp.sampling_prob * (config.data.n + number / 2)  # as expected
+    clipping = _clipping(config, loss_fn, params, dataset, batch)
 
     chosen, dataset = _canaries(options.canaries, canary_key, number, params, dataset)
     coins = canaries.flip_coins(coin_key, options.m)
     included = canaries.pair_up(coins) if options.pairs else coins
-    attacks = _attacks(config, chosen, loss_fn)
+    attacks = _attacks(config, chosen, loss_fn, clipping)
     sigma = dp.noise_multiplier
     if sigma is None:
         sigma = accounting.calibrate_noise(dp.eps, dp.sampling_prob, config.steps, dp.delta)
     init, step = dpsgd.make_step(
         loss_fn,
         optax.sgd(config.learning_rate),
-        clip_norm=dp.clip_norm,
         noise_multiplier=sigma,
         sampling_prob=dp.sampling_prob,
-        expected_batch_size=dp.sampling_prob * (config.data.n + number / 2),
-        microbatch_size=config.microbatch_size,
+        expected_batch_size=batch,
         attacks=attacks,
+        **clipping._asdict(),
     )
     directory = None if workdir is None else pathlib.Path(workdir)
     if directory is not None:
@@ -90,6 +102,7 @@ def prepare(config: ml_collections.ConfigDict, workdir: str | None = None) -> Ru
         config=config,
         directory=directory,
         noise_multiplier=sigma,
+        clipping=clipping,
         eps_ub=accounting.eps_upper_bound(sigma, dp.sampling_prob, config.steps, dp.delta),
         dataset=dataset,
         apply=apply,
@@ -111,8 +124,14 @@ def _check_values(config: ml_collections.ConfigDict) -> None:
     _check.real('config.learning_rate', config.learning_rate, 0.0, math.inf, open_high=True)
     for size in config.model.hidden:
         _check.count('a size in config.model.hidden', size, 1)
-    for name in ('steps', 'chunk', 'microbatch_size'):
+    for name in ('steps', 'chunk'):
         _check.count(f'config.{name}', config[name], 1)
+    if config.microbatch_size is not None:
+        _check.count('config.microbatch_size', config.microbatch_size, 1)
+    _check.choice('config.strategy', config.strategy, ('auto', *STRATEGIES))
+    _check.choice('config.model.name', config.model.name, models.MODELS)
+    _check.choice('config.model.conv', config.model.conv, models.CONVS)
+    _check.choice('config.model.dtype', config.model.dtype, models.DTYPES)
     _check.real('config.dp.sampling_prob', dp.sampling_prob, 0.0, 1.0, open_low=True)
     dirac = options.canaries == 'dirac'  # c·e_j needs a finite c
     _check.real('config.dp.clip_norm', dp.clip_norm, 0.0, open_low=True, open_high=dirac)
@@ -125,6 +144,19 @@ def _check_values(config: ml_collections.ConfigDict) -> None:
     m = _check.count('config.audit.m', options.m, 1)
     k_plus = _check.count('config.audit.k_plus', options.k_plus, 0, m)
     _check.count('config.audit.k_minus', options.k_minus, 0 if k_plus else 1, m - k_plus)
+
+
+def _clipping(
+    config: ml_collections.ConfigDict,
+    loss_fn: LossFn,
+    params: Any,
+    dataset: data.Dataset,
+    batch: float,
+) -> Clipping:
+    """What the config leaves open is chosen by the rule."""
+    example = jax.tree.map(lambda x: x[0], tuple(dataset.train))
+    strategy, size = choose(loss_fn, params, example, batch=batch, strategy=config.strategy)
+    return Clipping(config.dp.clip_norm, config.microbatch_size or size, strategy)
 
 
 def _canaries(kind: str, key: jax.Array, m: int, params: Any, dataset: data.Dataset):
@@ -140,20 +172,21 @@ def _canaries(kind: str, key: jax.Array, m: int, params: Any, dataset: data.Data
     return canaries.in_distribution(key, m, images[:m], labels[:m]), rest
 
 
-def _attacks(config: ml_collections.ConfigDict, chosen: Any, loss_fn: dpsgd.LossFn):
+def _attacks(config: ml_collections.ConfigDict, chosen: Any, loss_fn: LossFn, clipping: Clipping):
     options, names = config.audit, ()
     signals = tuple(dict.fromkeys(('iterates', *options.signals)))  # the paper's is always there
     attacks = {}
     for name in options.attacks:
         _check.choice('config.audit.attacks', name, ('white_box', 'black_box'))
-        common = {'loss_fn': loss_fn, 'microbatch_size': config.microbatch_size}
         if name == 'white_box':
             attacks[name] = audit.white_box(
-                chosen, clip_norm=config.dp.clip_norm, signals=signals, **common
+                chosen, signals=signals, loss_fn=loss_fn, **clipping._asdict()
             )
             names += signals
         else:
-            attacks[name] = audit.black_box(chosen, **common)
+            attacks[name] = audit.black_box(
+                chosen, loss_fn=loss_fn, microbatch_size=clipping.microbatch_size
+            )
             names += ('loss',)
     _check.choice('config.audit.headline', options.headline, names)
     return attacks
@@ -260,6 +293,8 @@ def _record(
         | {
             'score': prepared.config.audit.headline,
             'noise_multiplier': prepared.noise_multiplier,
+            'strategy': prepared.clipping.strategy,
+            'microbatch_size': prepared.clipping.microbatch_size,
             'test_accuracy': accuracy,
             'steps': prepared.config.steps,
             'seconds': seconds,

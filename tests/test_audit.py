@@ -66,7 +66,7 @@ def _float64(params):
     return jax.tree.map(lambda x: np.asarray(x, np.float64), params)
 
 
-def _run(chosen, included, attacks, optimizer=None):
+def _run(chosen, included, attacks, optimizer=None, strategy='vmap'):
     """One fused run, and all of its iterates w_0 … w_ℓ."""
     init, step = dpsgd.make_step(
         _loss,
@@ -76,6 +76,7 @@ def _run(chosen, included, attacks, optimizer=None):
         sampling_prob=Q,
         expected_batch_size=SIZE,
         microbatch_size=4,
+        strategy=strategy,
         attacks=attacks,
     )
     population = _examples(30, seed=1)
@@ -132,8 +133,11 @@ def test_dirac_white_box():
         _close(fused[signal], _white_box(iterates, gradient, M, signal))
 
 
-@pytest.mark.parametrize('kind', ['in_distribution', 'mislabeled'])
-def test_input_white_box_and_black_box(kind):
+@pytest.mark.parametrize(
+    ('kind', 'strategy'),
+    [('in_distribution', 'vmap'), ('mislabeled', 'vmap'), ('mislabeled', 'ghost')],
+)
+def test_input_white_box_and_black_box(kind, strategy):
     held = _examples(M, seed=5)
     key = jax.random.key(4)
     if kind == 'mislabeled':
@@ -142,10 +146,16 @@ def test_input_white_box_and_black_box(kind):
         chosen = canaries.in_distribution(key, M, *held)
     options = {'loss_fn': _loss, 'microbatch_size': 6}
     attacks = {
-        'wb': audit.white_box(chosen, clip_norm=CLIP, signals=('iterates', 'residual'), **options),
+        'wb': audit.white_box(
+            chosen,
+            clip_norm=CLIP,
+            signals=('iterates', 'residual'),
+            strategy=strategy,
+            **options,
+        ),
         'bb': audit.black_box(chosen, **options),
     }
-    fused, iterates = _run(chosen, INCLUDED, attacks)
+    fused, iterates = _run(chosen, INCLUDED, attacks, strategy=strategy)
     images, labels = map(np.asarray, chosen.examples)
 
     def gradient(w, i):

@@ -9,6 +9,7 @@ import pytest
 import scipy.stats
 
 from oneshot import canaries, dpsgd, sampling
+from oneshot.clipping import STRATEGIES, Clipping, poisson_clipped_grad_sum
 from tests.chance import plausible
 
 
@@ -44,15 +45,26 @@ def _literal_sum(params, batch, mask, clip_norm):
     return total
 
 
-@pytest.mark.parametrize('batch_size', [1, 7, 32])
-@pytest.mark.parametrize('microbatch_size', [1, 5, 32, 50])
-@pytest.mark.parametrize('clip_norm', [0.3, 4.0, np.inf])
-def test_clipped_sum_is_that_of_the_definition(batch_size, microbatch_size, clip_norm):
+@pytest.mark.parametrize(
+    ('batch_size', 'microbatch_size', 'clip_norm', 'strategy'),
+    [
+        *itertools.product([1, 7, 32], [1, 5, 32, 50], [0.3, 4.0, np.inf], ['vmap']),
+        *[
+            (1, 5, 0.3, 'ghost'),
+            (7, 1, np.inf, 'ghost'),
+            (32, 5, 0.3, 'ghost'),
+            (7, 50, 4.0, 'ghost'),
+        ],
+    ],
+)
+def test_clipped_sum_is_that_of_the_definition(batch_size, microbatch_size, clip_norm, strategy):
     params, batch = _params(), _data(batch_size)
     mask = np.random.default_rng(2).random(batch_size) < 0.7
-    clipping = {'clip_norm': clip_norm, 'microbatch_size': microbatch_size}
-    ours, stats = dpsgd.clipped_grad_sum(_loss, params, batch, jnp.asarray(mask), **clipping)
-    drawn, _ = dpsgd.poisson_clipped_grad_sum(_loss, params, batch, jnp.asarray(mask), **clipping)
+    clipping = Clipping(clip_norm, microbatch_size, strategy)
+    ours, stats = dpsgd.clipped_grad_sum(
+        _loss, params, batch, jnp.asarray(mask), **clipping._asdict()
+    )
+    drawn, _ = poisson_clipped_grad_sum(_loss, params, batch, jnp.asarray(mask), clipping)
     for one, two, literal in zip(
         jax.tree.leaves(ours),
         jax.tree.leaves(drawn),
@@ -98,12 +110,13 @@ def test_sensitivity_is_at_most_the_clip_norm(clip_norm):
         assert float(moved) <= clip_norm * (1 + 1e-5)
 
 
+@pytest.mark.parametrize('strategy', STRATEGIES)
 @pytest.mark.parametrize('poison', [np.nan, np.inf, -np.inf, 1e30])
-def test_a_poisoned_example_counts_as_zero(poison):
+def test_a_poisoned_example_counts_as_zero(poison, strategy):
     params, (x, y) = _params(), _data(20)
     x, y = x.copy(), y.copy()
     y[3], x[11] = poison, 0.0
-    clipping = {'clip_norm': 1.0, 'microbatch_size': 8}
+    clipping = {'clip_norm': 1.0, 'microbatch_size': 8, 'strategy': strategy}
     poisoned, stats = dpsgd.clipped_grad_sum(_loss, params, (x, y), jnp.ones(20, bool), **clipping)
     clean, _ = dpsgd.clipped_grad_sum(_loss, params, (x, y), jnp.arange(20) != 3, **clipping)
     for one, two in zip(jax.tree.leaves(poisoned), jax.tree.leaves(clean), strict=True):
@@ -259,6 +272,7 @@ def test_the_state_is_donated():
         {'sampling_prob': np.nan},
         {'expected_batch_size': 0.0},
         {'microbatch_size': 0},
+        {'strategy': 'magic'},
     ],
 )
 def test_bad_input(changes):

@@ -1,0 +1,296 @@
+"""A convolution for CPU: patches and matrix products, in place of XLA's.
+
+XLA's convolution is the right one on GPU and TPU. On CPU it is slow, and in a loop
+slower by another order of magnitude. Here a convolution is a linear map of the images
+(`spread`), a matrix product with the kernel, and a linear map to the output (`gather`):
+
+- in general, the images are spread to their windows, and the product is the output;
+- for 3×3 windows at stride 1 on images of even sides, the maps are those of Winograd's
+  F(2×2, 3×3): tiles of 4×4 pixels and 16 products for 4 outputs, in place of 36 (Lavin
+  and Gray, Fast Algorithms for Convolutional Neural Networks, 2015).
+
+`conv_general_dilated` takes the place of `jax.lax.conv_general_dilated` in `nnx.Conv`.
+"""
+
+import functools
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
+
+# Winograd's F(2, 3), along each axis: the outputs are A[(G w) ∘ (B x)].
+_B = np.array([[1, 0, -1, 0], [0, 1, 1, 0], [0, -1, 1, 0], [0, 1, 0, -1]])
+_G = np.array([[1, 0, 0], [0.5, 0.5, 0.5], [0.5, -0.5, 0.5], [0, 0, 1]])
+_A = np.array([[1, 1, 1, 0], [0, 1, -1, -1]])
+
+# Below this, Winograd's additions cost more than the multiplications they save.
+_WINOGRAD_CHANNELS = 32
+
+
+class Window(NamedTuple):
+    """How windows lie on images: all that is static about a convolution."""
+
+    image: tuple[int, int]
+    kernel: tuple[int, int]
+    strides: tuple[int, int]
+    pads: tuple[tuple[int, int], tuple[int, int]]
+    channels: int
+
+    @property
+    def output(self) -> tuple[int, ...]:
+        """How many windows there are, down and across."""
+        axes = zip(self.image, self.kernel, self.strides, self.pads, strict=True)
+        return tuple(
+            (size + low + high - kernel) // stride + 1 for size, kernel, stride, (low, high) in axes
+        )
+
+    @property
+    def winograd(self) -> bool:
+        """Whether Winograd's tiles fit, and pay."""
+        fits = self.kernel == (3, 3) and self.strides == (1, 1) and self.pads == ((1, 1), (1, 1))
+        even = not any(size % 2 for size in self.image)
+        return fits and even and self.channels >= _WINOGRAD_CHANNELS
+
+
+def conv_general_dilated(
+    lhs: jax.Array,
+    rhs: jax.Array,
+    window_strides: Sequence[int],
+    padding: str | Sequence[tuple[int, int]],
+    **options: Any,
+) -> jax.Array:
+    """`jax.lax.conv_general_dilated` on images (N, H, W, C) and kernels (h, w, C, O).
+
+    Options that our models do not use (dilation, groups, other layouts) are left to XLA.
+    """
+    window = find_window(lhs.shape, rhs.shape, window_strides, padding, **options)
+    if window is None:
+        return lax.conv_general_dilated(lhs, rhs, window_strides, padding, **options)
+    return conv_p.bind(lhs, oneshot_prepare_kernel(rhs, window), window=window, transposed=False)
+
+
+def find_window(
+    images: Sequence[int],
+    kernel: Sequence[int],
+    strides: Sequence[int],
+    padding: str | Sequence[tuple[int, int]],
+    *,
+    lhs_dilation: Sequence[int] | None = None,
+    rhs_dilation: Sequence[int] | None = None,
+    dimension_numbers: Any = None,
+    feature_group_count: int = 1,
+    batch_group_count: int = 1,
+    **ignored: Any,
+) -> Window | None:
+    """The windows of a convolution, or None if it is not one of ours."""
+    dilations = (*(lhs_dilation or ()), *(rhs_dilation or ()))
+    layout = lax.ConvDimensionNumbers((0, 3, 1, 2), (3, 2, 0, 1), (0, 3, 1, 2))
+    if len(images) != 4 or any(d != 1 for d in dilations):
+        return None
+    if feature_group_count != 1 or batch_group_count != 1:
+        return None
+    if lax.conv_dimension_numbers(images, kernel, dimension_numbers) != layout:
+        return None
+    pads = padding
+    if isinstance(padding, str):
+        pads = lax.padtype_to_pads(images[1:3], kernel[:2], strides, padding)
+    pads = tuple((int(low), int(high)) for low, high in pads)
+    return Window(tuple(images[1:3]), tuple(kernel[:2]), tuple(strides), pads, kernel[2])
+
+
+@functools.partial(jax.jit, static_argnames='window')
+def oneshot_prepare_kernel(kernel: jax.Array, window: Window) -> jax.Array:
+    """The kernel as the right side of the products: (h·w·C, O), or (16, C, O)."""
+    if not window.winograd:
+        return kernel.reshape(-1, kernel.shape[-1])
+    rows = [_combine(_G, [kernel[i, j] for j in range(3)]) for i in range(3)]
+    columns = [_combine(_G, column) for column in zip(*rows, strict=True)]
+    return jnp.stack([columns[b][a] for a in range(4) for b in range(4)])
+
+
+def forward(x: jax.Array, w: jax.Array, window: Window) -> jax.Array:
+    """The convolution of images with a prepared kernel."""
+    return gather(jnp.matmul(spread(x, window), w), window)
+
+
+def backward(y: jax.Array, w: jax.Array, window: Window) -> jax.Array:
+    """The transpose of `forward` in the images."""
+    products = jnp.matmul(gather_transpose(y, window), jnp.swapaxes(w, -1, -2))
+    return spread_transpose(products, window)
+
+
+def kernel_grad(x: jax.Array, y: jax.Array, window: Window) -> jax.Array:
+    """The transpose of `forward` in the prepared kernel."""
+    x, y = spread(x, window), gather_transpose(y, window)
+    if window.winograd:
+        return jnp.einsum('ktc,kto->kco', x, y)
+    x, y = (a.reshape(-1, a.shape[-1]) for a in (x, y))
+    # This order of the two is the fast one on CPU.
+    return jnp.einsum('to,tk->ok', y, x).T
+
+
+def kernel_grads(x: jax.Array, y: jax.Array, window: Window) -> jax.Array:
+    """`kernel_grad` of each image: (N, h·w·C, O), or (16, N, C, O)."""
+    n = x.shape[0]
+    x, y = spread(x, window), gather_transpose(y, window)
+    if window.winograd:
+        x, y = (a.reshape(16, n, -1, a.shape[-1]) for a in (x, y))
+        return jnp.einsum('kntc,knto->knco', x, y)
+    x, y = (a.reshape(n, -1, a.shape[-1]) for a in (x, y))
+    products = jnp.einsum('nto,ntk->nok', y, x)
+    return jnp.swapaxes(products, 1, 2)
+
+
+def kernel_squares(grads: jax.Array, window: Window) -> jax.Array:
+    """(N, O): the squares of what `kernel_grads` are for the kernel itself, summed."""
+    if not window.winograd:
+        return jnp.sum(jnp.square(grads), axis=1)
+    rows = [_combine(_G.T, [grads[4 * a + b] for b in range(4)]) for a in range(4)]
+    entries = [x for column in zip(*rows, strict=True) for x in _combine(_G.T, column)]
+    return jnp.sum(sum(jnp.square(x) for x in entries), axis=1)
+
+
+def gram(x: jax.Array, window: Window) -> jax.Array:
+    """(N, T, T): the inner products of the windows with each other."""
+    n, t = x.shape[0], window.output[0] * window.output[1]
+    if window.strides != (1, 1):
+        rows = windows(x, window).reshape(n, t, -1)
+        return jnp.einsum('ntk,nsk->nts', rows, rows)
+    # Out of those of the pixels, which windows share.
+    x = _pad(x, window.pads)
+    pixels = jnp.einsum('nhwc,nijc->nhwij', x, x)
+    return sum(pixels[(slice(None), *cut, *cut)] for cut in _cuts(window)).reshape(n, t, t)
+
+
+def windows(x: jax.Array, window: Window) -> jax.Array:
+    """The windows of images, flattened: (N, rows, columns, h·w·C)."""
+    x = _pad(x, window.pads)
+    return jnp.concatenate([x[(slice(None), *cut)] for cut in _cuts(window)], axis=-1)
+
+
+def spread(x: jax.Array, window: Window) -> jax.Array:
+    """Images as the left side of the products."""
+    if not window.winograd:
+        return windows(x, window)
+    h, w = window.image
+    x = _pad(x, window.pads)
+    x = jnp.stack(_combine(_B, [x[:, i : i + h - 1 : 2] for i in range(4)]))
+    x = jnp.stack(_combine(_B, [x[:, :, :, j : j + w - 1 : 2] for j in range(4)]), axis=1)
+    return x.reshape(16, -1, x.shape[-1])
+
+
+def spread_transpose(x: jax.Array, window: Window) -> jax.Array:
+    """The transpose of `spread`."""
+    if not window.winograd:
+        images = jax.ShapeDtypeStruct((x.shape[0], *window.image, window.channels), x.dtype)
+        return jax.linear_transpose(lambda image: windows(image, window), images)(x)[0]
+    h, w = window.image
+    x = _tiles(x, window)
+    x = _overlap(_combine(_B.T, [x[:, b] for b in range(4)]), axis=3)
+    x = x.reshape(4, -1, h // 2, w + 2, x.shape[-1])[:, :, :, 1 : w + 1]
+    x = _overlap(_combine(_B.T, [x[a] for a in range(4)]), axis=1)
+    return x.reshape(-1, h + 2, w, x.shape[-1])[:, 1 : h + 1]
+
+
+def _overlap(tiles: Sequence[jax.Array], axis: int) -> jax.Array:
+    """Adds up what the tiles say of a pixel: it is first or third of one, and of the next."""
+
+    def shift(x: jax.Array, by: int) -> jax.Array:
+        return jnp.pad(x, [(by, 1 - by) if i == axis else (0, 0) for i in range(x.ndim)])
+
+    pixels = [shift(tiles[p], 0) + shift(tiles[p + 2], 1) for p in (0, 1)]
+    return jnp.stack(pixels, axis=axis + 1)
+
+
+def gather(y: jax.Array, window: Window) -> jax.Array:
+    """The products as the output of the convolution."""
+    if not window.winograd:
+        return y
+    y = _tiles(y, window)
+    rows = [_combine(_A, [y[a, b] for b in range(4)]) for a in range(4)]
+    columns = [_combine(_A, column) for column in zip(*rows, strict=True)]
+    y = jnp.stack([jnp.stack(column, axis=2) for column in columns], axis=4)
+    return y.reshape(-1, *window.image, y.shape[-1])
+
+
+def gather_transpose(y: jax.Array, window: Window) -> jax.Array:
+    """The transpose of `gather`."""
+    if not window.winograd:
+        return y
+    y = jnp.stack(_combine(_A.T, [y[:, p::2] for p in (0, 1)]))
+    y = jnp.stack(_combine(_A.T, [y[:, :, :, q::2] for q in (0, 1)]), axis=1)
+    return y.reshape(16, -1, y.shape[-1])
+
+
+def _tiles(x: jax.Array, window: Window) -> jax.Array:
+    """(16, T, C) as (4, 4, N, h/2, w/2, C)."""
+    h, w = window.image
+    return x.reshape(4, 4, -1, h // 2, w // 2, x.shape[-1])
+
+
+def _combine(matrix: np.ndarray, arrays: Sequence[jax.Array]) -> list[jax.Array]:
+    """The product of a matrix with a vector of arrays, in additions."""
+
+    def dot(row: np.ndarray) -> jax.Array:
+        terms = [x if c == 1 else float(c) * x for c, x in zip(row, arrays, strict=True) if c]
+        return sum(terms[1:], terms[0])
+
+    return [dot(row) for row in matrix]
+
+
+def _cuts(window: Window) -> list[tuple[slice, slice]]:
+    """Where the first, second … pixels of all windows lie on the padded image."""
+
+    def cut(axis: int, first: int) -> slice:
+        stride = window.strides[axis]
+        return slice(first, first + stride * (window.output[axis] - 1) + 1, stride)
+
+    h, w = window.kernel
+    return [(cut(0, i), cut(1, j)) for i in range(h) for j in range(w)]
+
+
+def _pad(x: jax.Array, pads: Sequence[tuple[int, int]]) -> jax.Array:
+    return jnp.pad(x, [(0, 0), *pads, (0, 0)])
+
+
+# A primitive: bilinear, with the transposes above; under vmap, one batch of images.
+conv_p = Primitive('oneshot_conv')
+
+
+def _apply(x: jax.Array, w: jax.Array, *, window: Window, transposed: bool) -> jax.Array:
+    return (backward if transposed else forward)(x, w, window)
+
+
+def _abstract(x: Any, w: Any, **static: Any) -> Any:
+    out = jax.eval_shape(functools.partial(_apply, **static), x, w)
+    return jax.core.ShapedArray(out.shape, out.dtype)
+
+
+def _transpose_images(ct: Any, x: Any, w: Any, *, window: Window, transposed: bool) -> jax.Array:
+    return conv_p.bind(ct, w, window=window, transposed=not transposed)
+
+
+def _transpose_kernel(ct: Any, x: Any, w: Any, *, window: Window, transposed: bool) -> jax.Array:
+    grad = kernel_grad(ct, x, window) if transposed else kernel_grad(x, ct, window)
+    return grad.astype(ct.dtype)
+
+
+def _batch(arrays: Sequence[jax.Array], axes: Sequence[int | None], **static: Any) -> Any:
+    (x, w), (x_axis, w_axis) = arrays, axes
+    if w_axis is not None:  # a kernel for each example has nothing to share
+        return jax.vmap(functools.partial(_apply, **static), axes)(x, w), 0
+    x = jnp.moveaxis(x, x_axis, 0)
+    out = conv_p.bind(x.reshape(-1, *x.shape[2:]), w, **static)
+    return out.reshape(*x.shape[:2], *out.shape[1:]), 0
+
+
+conv_p.def_impl(jax.jit(_apply, static_argnames=('window', 'transposed')))
+conv_p.def_abstract_eval(_abstract)
+ad.defbilinear(conv_p, _transpose_images, _transpose_kernel)
+batching.primitive_batchers[conv_p] = _batch
+mlir.register_lowering(conv_p, mlir.lower_fun(_apply, multiple_results=False))

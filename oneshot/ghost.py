@@ -353,15 +353,16 @@ def ghost(loss_fn: LossFn, params: PyTree, example: PyTree) -> Strategy:
             return values[place] if isinstance(place, _Slot) else place
 
         for op in program.ops:
-            if op.outs[0] in hidden:
+            first = op.outs[0] if op.outs else None  # jax.debug.print has no result
+            if first in hidden:
                 continue
-            if op.outs[0] in at:
-                number = at[op.outs[0]]
+            if first in at:
+                number = at[first]
                 site = sites[number]
                 x = read(op.ins[1 - site.position])
                 y = site.product(x, operands[number])
                 seen[number] = x, y
-                values[op.outs[0]] = y + taps[number]
+                values[first] = y + taps[number]
             else:
                 values |= dict(zip(op.outs, op(*map(read, op.ins)), strict=True))
         return read(program.loss), seen

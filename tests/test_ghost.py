@@ -75,12 +75,20 @@ def _directions(params, number=2):
     ]
 
 
-@pytest.mark.parametrize('convolution', ['patches', 'xla'])
-@pytest.mark.parametrize('name', ['mlp', 'cnn', 'wrn'])
+@pytest.mark.parametrize(
+    ('name', 'convolution'),
+    [('mlp', 'auto'), ('cnn', 'patches'), ('cnn', 'xla'), ('wrn', 'patches'), ('wrn', 'xla')],
+)
 def test_our_models(name, convolution):
-    if (name, convolution) == ('mlp', 'xla'):
-        pytest.skip('an MLP has no convolution')
     loss_fn, params = _model(name, conv=convolution)
+    if name == 'wrn':  # one kernel has no variance at all, which standardization divides by
+
+        def flat(path, leaf):
+            constant = "'blocks'][1]['first']" in jax.tree_util.keystr(path)
+            return jnp.full_like(leaf, 0.3) if constant else leaf
+
+        params = jax.tree_util.tree_map_with_path(flat, params)
+        assert any(float(jnp.ptp(leaf)) == 0 for leaf in jax.tree.leaves(params))
     found = _differences(loss_fn, params, _images(5), _directions(params))
     assert max(found.values()) < 1e-5, found
     example = jax.tree.map(lambda x: x[0], _images(1))
@@ -134,6 +142,7 @@ def _nested(params, example):
 
 
 def _unused(params, example):
+    jax.debug.callback(lambda x: None, example[0])  # an operation without a result
     return jnp.sum(example @ params['a'])
 
 
@@ -220,7 +229,7 @@ def test_sensitivity_is_at_most_the_clip_norm(name):
         assert _norm(one(i)) <= 0.01 * (1 + 1e-5)
 
 
-@pytest.mark.parametrize('size', [1.0, 1e3, 1e6])
+@pytest.mark.parametrize('size', [1.0, 1e6])
 def test_a_norm_that_cancels_is_never_too_small(size):
     """x is the same at all positions and δ sums to nearly 0: rounding alone is left."""
 
@@ -247,18 +256,6 @@ def test_a_norm_that_cancels_is_never_too_small(size):
             strategy='ghost',
         )
         assert _norm(total) <= 1 + 1e-3
-
-
-def test_a_standardized_kernel_at_its_limits():
-    """Kernels with no variance at all, and gradients along what is taken away."""
-    loss_fn, params = _model('wrn')
-
-    def flat(path, leaf):
-        return jnp.full_like(leaf, 0.3) if 'first' in jax.tree_util.keystr(path) else leaf
-
-    params = jax.tree_util.tree_map_with_path(flat, params)
-    found = _differences(loss_fn, params, _images(4), _directions(params, 1))
-    assert max(found.values()) < 1e-5, found
 
 
 def test_bfloat16_keeps_norms_sums_and_scores_in_float32():

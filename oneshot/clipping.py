@@ -11,6 +11,8 @@ import numpy as np
 from oneshot import ghost, sampling
 from oneshot.bounds import _check
 from oneshot.gradients import LossFn, Strategy, vmap
+from oneshot.program import trace
+from oneshot.sites import find_sites
 
 PyTree = Any
 STRATEGIES = ('ghost', 'vmap')
@@ -101,12 +103,15 @@ def choose(
         microbatch should fill the device.
     """
     backend = jax.default_backend() if backend is None else backend
-    program = ghost.trace(loss_fn, params, example)
-    sizes = [leaf.size for leaf in jax.tree.leaves(params)]
-    spared = sum(sizes[site.leaf] for site in program.sites)
-    if strategy == 'auto':
-        strategy = 'ghost' if 2 * spared > sum(sizes) else 'vmap'
-    values = program.widest if strategy == 'ghost' else sum(sizes) / 2
+    total = sum(leaf.size for leaf in jax.tree.leaves(params))
+    values = total / 2
+    if strategy != 'vmap':
+        sites = list(find_sites(trace(loss_fn, params, example), params))
+        spared = sum(math.prod(site.kernel) for site in sites)
+        if strategy == 'ghost' or 2 * spared > total:
+            strategy, values = 'ghost', max((site.width for site in sites), default=1)
+        else:
+            strategy = 'vmap'
     room = _CACHED if backend == 'cpu' else _FILLED
     size = min(room / values, batch / 4)
     return strategy, 2 ** int(np.clip(math.log2(size), 0, 10))

@@ -28,6 +28,7 @@ _B = np.array([[1, 0, -1, 0], [0, 1, 1, 0], [0, -1, 1, 0], [0, 1, 0, -1]])
 _G = np.array([[1, 0, 0], [0.5, 0.5, 0.5], [0.5, -0.5, 0.5], [0, 0, 1]])
 _A = np.array([[1, 1, 1, 0], [0, 1, -1, -1]])
 
+NORM_FLOOR = 1e-4  # of the squared norm that a kernel is divided by
 # Below this, Winograd's additions cost more than the multiplications they save.
 _WINOGRAD_CHANNELS = 32
 
@@ -101,6 +102,20 @@ def find_window(
         pads = lax.padtype_to_pads(images[1:3], kernel[:2], strides, padding)
     pads = tuple((int(low), int(high)) for low, high in pads)
     return Window(tuple(images[1:3]), tuple(kernel[:2]), tuple(strides), pads, kernel[2])
+
+
+@jax.jit
+def oneshot_standardize_kernel(kernel: jax.Array) -> jax.Array:
+    """Weight standardization: mean 0 and norm 1 for each output channel, the last axis."""
+    exact = kernel.astype(jnp.float32)
+    centred = exact - jnp.mean(exact, tuple(range(kernel.ndim - 1)))
+    return (centred * lax.rsqrt(squared_norms(exact))).astype(kernel.dtype)
+
+
+def squared_norms(kernel: jax.Array) -> jax.Array:
+    """What standardization divides by: ‖w − mean‖² of each output channel, or its floor."""
+    fan_in = kernel.size // kernel.shape[-1]
+    return jnp.maximum(jnp.var(kernel, tuple(range(kernel.ndim - 1))) * fan_in, NORM_FLOOR)
 
 
 @functools.partial(jax.jit, static_argnames='window')
@@ -276,8 +291,7 @@ def _transpose_images(ct: Any, x: Any, w: Any, *, window: Window, transposed: bo
 
 
 def _transpose_kernel(ct: Any, x: Any, w: Any, *, window: Window, transposed: bool) -> jax.Array:
-    grad = kernel_grad(ct, x, window) if transposed else kernel_grad(x, ct, window)
-    return grad.astype(ct.dtype)
+    return kernel_grad(ct, x, window) if transposed else kernel_grad(x, ct, window)
 
 
 def _batch(arrays: Sequence[jax.Array], axes: Sequence[int | None], **static: Any) -> Any:

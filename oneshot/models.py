@@ -11,7 +11,7 @@ from flax import nnx
 
 from oneshot import conv
 from oneshot.bounds import _check
-from oneshot.ghost import oneshot_standardize_kernel
+from oneshot.conv import oneshot_standardize_kernel
 
 PyTree = Any
 MODELS = ('mlp', 'cnn', 'wrn')

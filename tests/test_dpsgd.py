@@ -125,7 +125,7 @@ def test_a_poisoned_example_counts_as_zero(poison, strategy):
     assert np.isfinite(stats.loss)
 
 
-def _step(**changes):
+def _step(loss_fn=_loss, **changes):
     options = {
         'clip_norm': 1.0,
         'noise_multiplier': 0.0,
@@ -133,7 +133,7 @@ def _step(**changes):
         'expected_batch_size': 20.0,
         'microbatch_size': 8,
     }
-    return dpsgd.make_step(_loss, changes.pop('optimizer', optax.sgd(0.1)), **options | changes)
+    return dpsgd.make_step(loss_fn, changes.pop('optimizer', optax.sgd(0.1)), **options | changes)
 
 
 def test_without_noise_clip_and_sampling_it_is_gradient_descent():
@@ -211,14 +211,12 @@ def test_included_canaries_are_sampled_like_everybody():
     def silent(params, example):
         return 0.0 * _loss(params, example)
 
-    init, step = dpsgd.make_step(
+    init, step = _step(
         silent,
-        optax.sgd(1.0),
+        optimizer=optax.sgd(1.0),
         clip_norm=2.0,
-        noise_multiplier=0.0,
         sampling_prob=0.3,
         expected_batch_size=1.0,
-        microbatch_size=4,
     )
     state, _ = jax.lax.scan(
         lambda s, _: step(s, jax.random.key(1), empty, chosen, included), init(params), length=3000
@@ -333,15 +331,7 @@ def test_half_precision_parameters_keep_the_guarantee(dtype):
     )
     assert noise['w'].dtype == jnp.float32
     assert scipy.stats.kstest(np.asarray(noise['w']), 'norm').pvalue > 1e-9
-    init, step = dpsgd.make_step(
-        loss,
-        optax.sgd(1.0),
-        clip_norm=1.0,
-        noise_multiplier=1.0,
-        sampling_prob=0.5,
-        expected_batch_size=32.0,
-        microbatch_size=8,
-    )
+    init, step = _step(loss, noise_multiplier=1.0, sampling_prob=0.5, expected_batch_size=32.0)
     state, _ = jax.jit(step)(init(params), jax.random.key(0), examples)
     assert state.params['w'].dtype == dtype
 

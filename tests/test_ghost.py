@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from oneshot import clipping, dpsgd, ghost, models
+from oneshot import clipping, dpsgd, models, program, sites
 from oneshot.clipping import Clipping
 
 
@@ -25,6 +25,17 @@ def _model(name, **options):
     keys = jax.random.split(jax.random.key(1), len(leaves))
     moved = [x + 0.1 * jax.random.normal(key, x.shape) for x, key in zip(leaves, keys, strict=True)]
     return models.cross_entropy(apply), tree.unflatten(moved)
+
+
+def _sites(loss_fn, params, example):
+    return list(sites.find_sites(program.trace(loss_fn, params, example), params))
+
+
+def _alone(loss_fn, params, batch, clip_norm):
+    """The norm of the clipped gradient of each example, summed without the others."""
+    clip = {'clip_norm': clip_norm, 'microbatch_size': 4, 'strategy': 'ghost'}
+    total = jax.jit(lambda mask: dpsgd.clipped_grad_sum(loss_fn, params, batch, mask, **clip)[0])
+    return [_norm(total(mask)) for mask in np.eye(len(batch[1]), dtype=bool)]
 
 
 def _images(n, seed=0):
@@ -92,11 +103,11 @@ def test_our_models(name, convolution):
     found = _differences(loss_fn, params, _images(5), _directions(params))
     assert max(found.values()) < 1e-5, found
     example = jax.tree.map(lambda x: x[0], _images(1))
-    program = ghost.trace(loss_fn, params, example)
+    found = _sites(loss_fn, params, example)
     sizes = [leaf.size for leaf in jax.tree.leaves(params)]
-    assert sum(sizes[site.leaf] for site in program.sites) > 0.98 * sum(sizes)
+    assert sum(sizes[site.leaf] for site in found) > 0.98 * sum(sizes)
     if name == 'cnn':  # both ways to a norm: from x xᵀ, and from v
-        assert {site.by_gram for site in program.sites} == {True, False}
+        assert {site.by_gram for site in found} == {True, False}
 
 
 # Losses that nobody built for this: each has parameters that are sites, and others.
@@ -152,7 +163,7 @@ def _aside(params, example):
 
 
 @pytest.mark.parametrize(
-    ('loss_fn', 'sites'),
+    ('loss_fn', 'names'),
     [
         (_dense, 'a'),
         (_left, ''),
@@ -165,15 +176,15 @@ def _aside(params, example):
         (_aside, 'a'),
     ],
 )
-def test_any_loss(loss_fn, sites):
+def test_any_loss(loss_fn, names):
     shapes = {'a': (6, 4), 'b': (4,), 'c': (3, 5), 'd': (6, 4), 's': (4, 4), 'e': (4, 2)}
     rng = np.random.default_rng(0)
     params = {name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
     batch = rng.normal(size=(7, 6)).astype(np.float32)
     found = _differences(loss_fn, params, batch, _directions(params))
     assert max(found.values()) < 1e-5, found
-    program = ghost.trace(loss_fn, params, batch[0])
-    assert {sorted(params)[site.leaf] for site in program.sites} == set(sites)
+    found = _sites(loss_fn, params, batch[0])
+    assert {sorted(params)[site.leaf] for site in found} == set(names)
 
 
 def test_a_kernel_on_the_left():
@@ -186,7 +197,7 @@ def test_a_kernel_on_the_left():
         batch = rng.normal(size=shape).astype(np.float32)
         found = _differences(loss_fn, params, batch, _directions(params))
         assert max(found.values()) < 1e-5, found
-        assert len(ghost.trace(loss_fn, params, batch[0]).sites) == 1
+        assert len(_sites(loss_fn, params, batch[0])) == 1
 
 
 @pytest.mark.parametrize(
@@ -214,19 +225,7 @@ def test_sensitivity_is_at_most_the_clip_norm(name):
     loss_fn, params = _model(name)
     images, labels = _images(8)
     images = images * np.geomspace(1e-3, 1e3, 8, dtype=np.float32)[:, None, None, None]
-    one = jax.jit(
-        lambda i: dpsgd.clipped_grad_sum(
-            loss_fn,
-            params,
-            (images, labels),
-            jnp.arange(8) == i,
-            clip_norm=0.01,
-            microbatch_size=4,
-            strategy='ghost',
-        )[0]
-    )
-    for i in range(8):
-        assert _norm(one(i)) <= 0.01 * (1 + 1e-5)
+    assert max(_alone(loss_fn, params, (images, labels), 0.01)) <= 0.01 * (1 + 1e-5)
 
 
 @pytest.mark.parametrize('size', [1.0, 1e6])
@@ -243,27 +242,17 @@ def test_a_norm_that_cancels_is_never_too_small(size):
     weights = rng.normal(size=(20, 30)).astype(np.float32)
     weights -= weights.mean(1, keepdims=True)
     weights[:, 0] += np.geomspace(1e-9, 1e-1, 20)
-    (site,) = ghost.trace(loss_fn, params, (x[0], weights[0])).sites
+    (site,) = _sites(loss_fn, params, (x[0], weights[0]))
     assert site.by_gram
-    for i in range(20):
-        total, _ = dpsgd.clipped_grad_sum(
-            loss_fn,
-            params,
-            (x, weights),
-            jnp.arange(20) == i,
-            clip_norm=1.0,
-            microbatch_size=20,
-            strategy='ghost',
-        )
-        assert _norm(total) <= 1 + 1e-3
+    assert max(_alone(loss_fn, params, (x, weights), 1.0)) <= 1 + 1e-3
 
 
 def test_bfloat16_keeps_norms_sums_and_scores_in_float32():
     """Products in bfloat16; everything that privacy hangs on is not."""
     loss_fn, params = _model('cnn', dtype='bfloat16', conv='xla')
     batch = _images(16)
-    program = ghost.trace(loss_fn, params, jax.tree.map(lambda x: x[0], batch))
-    assert all(site.output.dtype == jnp.bfloat16 for site in program.sites)
+    found = _sites(loss_fn, params, jax.tree.map(lambda x: x[0], batch))
+    assert all(site.output.dtype == jnp.bfloat16 for site in found)
     (direction,) = _directions(params, 1)
 
     def look(batch):

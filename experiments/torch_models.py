@@ -26,7 +26,7 @@ from opacus.utils.fast_gradient_clipping_utils import DPLossFastGradientClipping
 from torch import nn
 
 MODES = ('hooks', 'ghost', 'ordinary')  # the first two are Opacus'
-_EPSILON = 1e-4  # as in `oneshot.ghost`
+_EPSILON = 1e-4  # as in `oneshot.conv`
 
 # The images ask for no gradient: so the first layer's backward hook is called, but warns.
 warnings.filterwarnings('ignore', 'Full backward hook is firing')

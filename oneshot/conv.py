@@ -120,54 +120,70 @@ def squared_norms(kernel: jax.Array) -> jax.Array:
 
 @functools.partial(jax.jit, static_argnames='window')
 def oneshot_prepare_kernel(kernel: jax.Array, window: Window) -> jax.Array:
-    """The kernel as the right side of the products: (h·w·C, O), or (16, C, O)."""
+    """The kernel as the right sides of the products: (1, h·w·C, O), or (4, 4, C, O)."""
     if not window.winograd:
-        return kernel.reshape(-1, kernel.shape[-1])
+        return kernel.reshape(1, -1, kernel.shape[-1])
     rows = [_combine(_G, [kernel[i, j] for j in range(3)]) for i in range(3)]
     columns = [_combine(_G, column) for column in zip(*rows, strict=True)]
-    return jnp.stack([columns[b][a] for a in range(4) for b in range(4)])
+    return jnp.stack([jnp.stack(column) for column in columns])
 
 
 def forward(x: jax.Array, w: jax.Array, window: Window) -> jax.Array:
     """The convolution of images with a prepared kernel."""
-    return gather(jnp.matmul(spread(x, window), w), window)
+    return gather([jnp.matmul(*pair) for pair in zip(spread(x, window), w, strict=True)], window)
 
 
 def backward(y: jax.Array, w: jax.Array, window: Window) -> jax.Array:
     """The transpose of `forward` in the images."""
-    products = jnp.matmul(gather_transpose(y, window), jnp.swapaxes(w, -1, -2))
-    return spread_transpose(products, window)
+    pairs = zip(gather_transpose(y, window), w, strict=True)
+    return spread_transpose([jnp.matmul(y, jnp.swapaxes(w, -1, -2)) for y, w in pairs], window)
 
 
 def kernel_grad(x: jax.Array, y: jax.Array, window: Window) -> jax.Array:
     """The transpose of `forward` in the prepared kernel."""
-    x, y = spread(x, window), gather_transpose(y, window)
-    if window.winograd:
-        return jnp.einsum('ktc,kto->kco', x, y)
-    x, y = (a.reshape(-1, a.shape[-1]) for a in (x, y))
-    # This order of the two is the fast one on CPU.
-    return jnp.einsum('to,tk->ok', y, x).T
+
+    def one(x: jax.Array, y: jax.Array) -> jax.Array:
+        if window.winograd:
+            return jnp.einsum('ktc,kto->kco', x, y)
+        x, y = (a.reshape(-1, a.shape[-1]) for a in (x, y))
+        # This order of the two is the fast one on CPU.
+        return jnp.einsum('to,tk->ok', y, x).T
+
+    return jnp.stack([one(*pair) for pair in _sides(x, y, window)])
 
 
-def kernel_grads(x: jax.Array, y: jax.Array, window: Window) -> jax.Array:
-    """`kernel_grad` of each image: (N, h·w·C, O), or (16, N, C, O)."""
+def kernel_grads(x: jax.Array, y: jax.Array, window: Window) -> list[jax.Array]:
+    """`kernel_grad` of each image: one of (N, h·w·C, O), or 4 of (4, N, C, O)."""
     n = x.shape[0]
-    x, y = spread(x, window), gather_transpose(y, window)
-    if window.winograd:
-        x, y = (a.reshape(16, n, -1, a.shape[-1]) for a in (x, y))
-        return jnp.einsum('kntc,knto->knco', x, y)
-    x, y = (a.reshape(n, -1, a.shape[-1]) for a in (x, y))
-    products = jnp.einsum('nto,ntk->nok', y, x)
-    return jnp.swapaxes(products, 1, 2)
+
+    def one(x: jax.Array, y: jax.Array) -> jax.Array:
+        if window.winograd:
+            x, y = (a.reshape(4, n, -1, a.shape[-1]) for a in (x, y))
+            return jnp.einsum('kntc,knto->knco', x, y)
+        x, y = (a.reshape(n, -1, a.shape[-1]) for a in (x, y))
+        return jnp.swapaxes(jnp.einsum('nto,ntk->nok', y, x), 1, 2)
+
+    return [one(*pair) for pair in _sides(x, y, window)]
 
 
-def kernel_squares(grads: jax.Array, window: Window) -> jax.Array:
+def _sides(x: jax.Array, y: jax.Array, window: Window) -> Any:
+    """The two sides of the products that give a kernel's gradient."""
+    return zip(spread(x, window), gather_transpose(y, window), strict=True)
+
+
+def kernel_squares(grads: Sequence[jax.Array], window: Window) -> jax.Array:
     """(N, O): the squares of what `kernel_grads` are for the kernel itself, summed."""
     if not window.winograd:
-        return jnp.sum(jnp.square(grads), axis=1)
-    rows = [_combine(_G.T, [grads[4 * a + b] for b in range(4)]) for a in range(4)]
-    entries = [x for column in zip(*rows, strict=True) for x in _combine(_G.T, column)]
+        return jnp.sum(jnp.square(grads[0]), axis=1)
+    columns = [_combine(_G.T, column) for column in grads]
+    entries = [x for row in zip(*columns, strict=True) for x in _combine(_G.T, row)]
     return jnp.sum(sum(jnp.square(x) for x in entries), axis=1)
+
+
+def weighted_sum(scale: jax.Array, grads: Sequence[jax.Array], window: Window) -> jax.Array:
+    """`kernel_grad`, each image times its scale, from `kernel_grads`."""
+    terms = 'n,knco->kco' if window.winograd else 'n,nko->ko'
+    return jnp.stack([jnp.einsum(terms, scale, part) for part in grads])
 
 
 def gram(x: jax.Array, window: Window) -> jax.Array:
@@ -188,27 +204,26 @@ def windows(x: jax.Array, window: Window) -> jax.Array:
     return jnp.concatenate([x[(slice(None), *cut)] for cut in _cuts(window)], axis=-1)
 
 
-def spread(x: jax.Array, window: Window) -> jax.Array:
-    """Images as the left side of the products."""
+def spread(x: jax.Array, window: Window) -> list[jax.Array]:
+    """Images as the left sides of the products."""
     if not window.winograd:
-        return windows(x, window)
+        return [windows(x, window)]
     h, w = window.image
     x = _pad(x, window.pads)
-    x = jnp.stack(_combine(_B, [x[:, i : i + h - 1 : 2] for i in range(4)]))
-    x = jnp.stack(_combine(_B, [x[:, :, :, j : j + w - 1 : 2] for j in range(4)]), axis=1)
-    return x.reshape(16, -1, x.shape[-1])
+    rows = jnp.stack(_combine(_B, [x[:, i : i + h - 1 : 2] for i in range(4)]))
+    return _flat(_combine(_B, [rows[:, :, :, j : j + w - 1 : 2] for j in range(4)]))
 
 
-def spread_transpose(x: jax.Array, window: Window) -> jax.Array:
+def spread_transpose(parts: Sequence[jax.Array], window: Window) -> jax.Array:
     """The transpose of `spread`."""
     if not window.winograd:
+        (x,) = parts
         images = jax.ShapeDtypeStruct((x.shape[0], *window.image, window.channels), x.dtype)
         return jax.linear_transpose(lambda image: windows(image, window), images)(x)[0]
     h, w = window.image
-    x = _tiles(x, window)
-    x = _overlap(_combine(_B.T, [x[:, b] for b in range(4)]), axis=3)
-    x = x.reshape(4, -1, h // 2, w + 2, x.shape[-1])[:, :, :, 1 : w + 1]
-    x = _overlap(_combine(_B.T, [x[a] for a in range(4)]), axis=1)
+    rows = _overlap(_combine(_B.T, _tiles(parts, window)), axis=3)
+    rows = rows.reshape(4, -1, h // 2, w + 2, rows.shape[-1])[:, :, :, 1 : w + 1]
+    x = _overlap(_combine(_B.T, rows), axis=1)
     return x.reshape(-1, h + 2, w, x.shape[-1])[:, 1 : h + 1]
 
 
@@ -222,30 +237,32 @@ def _overlap(tiles: Sequence[jax.Array], axis: int) -> jax.Array:
     return jnp.stack(pixels, axis=axis + 1)
 
 
-def gather(y: jax.Array, window: Window) -> jax.Array:
+def gather(parts: Sequence[jax.Array], window: Window) -> jax.Array:
     """The products as the output of the convolution."""
     if not window.winograd:
-        return y
-    y = _tiles(y, window)
-    rows = [_combine(_A, [y[a, b] for b in range(4)]) for a in range(4)]
-    columns = [_combine(_A, column) for column in zip(*rows, strict=True)]
+        return parts[0]
+    columns = [_combine(_A, column) for column in _combine(_A, _tiles(parts, window))]
     y = jnp.stack([jnp.stack(column, axis=2) for column in columns], axis=4)
     return y.reshape(-1, *window.image, y.shape[-1])
 
 
-def gather_transpose(y: jax.Array, window: Window) -> jax.Array:
+def gather_transpose(y: jax.Array, window: Window) -> list[jax.Array]:
     """The transpose of `gather`."""
     if not window.winograd:
-        return y
-    y = jnp.stack(_combine(_A.T, [y[:, p::2] for p in (0, 1)]))
-    y = jnp.stack(_combine(_A.T, [y[:, :, :, q::2] for q in (0, 1)]), axis=1)
-    return y.reshape(16, -1, y.shape[-1])
+        return [y]
+    rows = jnp.stack(_combine(_A.T, [y[:, p::2] for p in (0, 1)]))
+    return _flat(_combine(_A.T, [rows[:, :, :, q::2] for q in (0, 1)]))
 
 
-def _tiles(x: jax.Array, window: Window) -> jax.Array:
-    """(16, T, C) as (4, 4, N, h/2, w/2, C)."""
+def _flat(columns: Sequence[jax.Array]) -> list[jax.Array]:
+    """A column of all tiles in each part, (4, tiles, C): so no part is ever cut or joined."""
+    return [column.reshape(4, -1, column.shape[-1]) for column in columns]
+
+
+def _tiles(parts: Sequence[jax.Array], window: Window) -> list[jax.Array]:
+    """`_flat`, undone: (4, N, h/2, w/2, C)."""
     h, w = window.image
-    return x.reshape(4, 4, -1, h // 2, w // 2, x.shape[-1])
+    return [part.reshape(4, -1, h // 2, w // 2, part.shape[-1]) for part in parts]
 
 
 def _combine(matrix: np.ndarray, arrays: Sequence[jax.Array]) -> list[jax.Array]:

@@ -94,11 +94,11 @@ def ghost(loss_fn: LossFn, params: PyTree, example: PyTree) -> Strategy:
         norms = jnp.sqrt(jnp.maximum(squares, 0.0))
 
         def weigh(scale: jax.Array, safe: bool) -> PyTree:
-            def one(site: Site, x: jax.Array, delta: jax.Array, v: jax.Array | None) -> jax.Array:
-                if v is not None:
-                    return site.weighted(scale, v, safe)
+            def one(site: Site, x: jax.Array, delta: jax.Array, v: list[jax.Array] | None):
                 if safe:
                     x, delta = leave_out(scale, x), leave_out(scale, delta)
+                elif v is not None:
+                    return site.weighted(scale, v)
                 return site.grad(x, scale.reshape(-1, *[1] * (delta.ndim - 1)) * delta)
 
             sums = [

@@ -8,7 +8,7 @@ for one layer and microbatch at a time (Bu et al. 2022).
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from oneshot import conv
-from oneshot.gradients import precise, weighted_sum
+from oneshot.gradients import precise
 from oneshot.program import KERNEL_FUNCTIONS, Op, Program, Slot
 
 PyTree = Any
@@ -99,11 +99,11 @@ class Site(NamedTuple):
             return x, delta.reshape(*x.shape[:2], -1)
         return x, jnp.swapaxes(delta.reshape(x.shape[0], -1, x.shape[1]), 1, 2)
 
-    def grads(self, x: jax.Array, delta: jax.Array) -> jax.Array:
-        """v of each example."""
+    def grads(self, x: jax.Array, delta: jax.Array) -> list[jax.Array]:
+        """v of each example, in parts."""
         if self.window is not None:
             return conv.kernel_grads(x, delta, self.window)
-        return jnp.einsum('ntp,ntd->npd', delta, x)
+        return [jnp.einsum('ntp,ntd->npd', delta, x)]
 
     def grad(self, x: jax.Array, delta: jax.Array) -> jax.Array:
         """Σ of v."""
@@ -111,19 +111,20 @@ class Site(NamedTuple):
             return conv.kernel_grad(x, delta, self.window)
         return jnp.einsum('ntp,ntd->pd', delta, x)
 
-    def weighted(self, scale: jax.Array, grads: jax.Array, safe: bool) -> jax.Array:
+    def weighted(self, scale: jax.Array, grads: Sequence[jax.Array]) -> jax.Array:
         """Σ of scale·v, from v."""
-        if self.window is None or not self.window.winograd:
-            return weighted_sum(scale, grads, safe)
-        weight = scale[None, :, None, None]
-        return jnp.sum(weight * (jnp.where(weight != 0.0, grads, 0.0) if safe else grads), axis=1)
+        if self.window is not None:
+            return conv.weighted_sum(scale, grads, self.window)
+        return jnp.tensordot(scale, grads[0], axes=1)
 
-    def squares(self, x: jax.Array, delta: jax.Array, grads: jax.Array | None) -> jax.Array:
+    def squares(
+        self, x: jax.Array, delta: jax.Array, grads: Sequence[jax.Array] | None
+    ) -> jax.Array:
         """(N, features): ‖v‖² of each example, by output channel."""
         if grads is not None and self.window is not None:
             return conv.kernel_squares(grads, self.window)
         if grads is not None:
-            return jnp.sum(jnp.square(grads), axis=2)
+            return jnp.sum(jnp.square(grads[0]), axis=2)
         if self.window is None and x.shape[1] == 1:
             return jnp.sum(jnp.square(x), axis=(1, 2))[:, None] * jnp.square(delta[:, 0])
         if self.window is None:

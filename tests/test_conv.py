@@ -137,8 +137,10 @@ def test_maps_are_transposes_of_each_other(case):
     grad = conv.kernel_grad(x, y, window)
     assert left == pytest.approx(float(jnp.vdot(grad, w)), abs=1e-6 * size)
     grads = conv.kernel_grads(x, y, window)
+    scale = np.float32([0.5, 2.0])
+    total = conv.kernel_grad(x, scale[:, None, None, None] * y, window)
     np.testing.assert_allclose(
-        grads.sum(1 if window.winograd else 0), grad, rtol=1e-3, atol=1e-4 * np.abs(grad).max()
+        conv.weighted_sum(scale, grads, window), total, rtol=1e-3, atol=1e-4 * np.abs(total).max()
     )
     rows = conv.windows(x, window).reshape(2, -1, kernel * kernel * channels)
     np.testing.assert_allclose(

@@ -1,6 +1,6 @@
 """What the audit adds to a step, and what a run costs.
 
-    python -m experiments.bench_audit             # 45 minutes on two cores, nothing else running
+    python -m experiments.bench_audit             # 40 minutes on two cores, nothing else running
     python -m experiments.bench_audit --quick     # tiny sizes, to see that it runs: 2 minutes
 
 - `dirac`: one step with m Dirac canaries, scored by two signals, to one without (m = 0).

@@ -1,6 +1,6 @@
 """Speed of a whole private step, side by side with peers and with ordinary training.
 
-    python -m experiments.bench_step          # 30 minutes, nothing else running
+    python -m experiments.bench_step          # 25 minutes, nothing else running
     python -m experiments.bench_step --quick  # a smoke test, writes nothing
 
 A step is: clipped sum, noise, SGD, on a fixed batch of 32×32×3 images. All contenders in
@@ -269,6 +269,8 @@ def plot(rows: list[dict[str, Any]], path: pathlib.Path) -> None:
         colors = ['tab:orange' if row['contender'] == OURS else 'tab:blue' for row in own]
         ax.barh([row['contender'] for row in own], rates, xerr=spread, color=colors)
         ax.set(title=f'{name}, batch of {own[0]["batch"]:,}', xlabel='examples per second')
+        ax.xaxis.set_major_formatter('{x:,.0f}')
+        ax.locator_params(axis='x', nbins=5)
         ax.spines[['top', 'right']].set_visible(False)
     figure.tight_layout()
     figure.savefig(path, dpi=150)

@@ -25,8 +25,9 @@ from opacus.optimizers import DPOptimizer, DPOptimizerFastGradientClipping
 from opacus.utils.fast_gradient_clipping_utils import DPLossFastGradientClipping
 from torch import nn
 
+from oneshot.conv import NORM_FLOOR
+
 MODES = ('hooks', 'ghost', 'ordinary')  # the first two are Opacus'
-_EPSILON = 1e-4  # as in `oneshot.conv`
 
 # The images ask for no gradient: so the first layer's backward hook is called, but warns.
 warnings.filterwarnings('ignore', 'Full backward hook is firing')
@@ -39,7 +40,7 @@ class WSConv(nn.Conv2d):
         """The standardized kernel, and the squared norms that it was divided by."""
         centred = self.weight - self.weight.mean((1, 2, 3), keepdim=True)
         square = centred.square().sum((1, 2, 3), keepdim=True)
-        return centred * torch.rsqrt(square.clamp(min=_EPSILON)), square
+        return centred * torch.rsqrt(square.clamp(min=NORM_FLOOR)), square
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return F.conv2d(x, self.standardized()[0], None, self.stride, self.padding)
@@ -58,9 +59,9 @@ def _standardized_grad_sample(
     kernel, square = kernel.flatten(1), square.flatten(1)
     # Of the gradient, what is constant or along the kernel goes.
     grads -= grads.mean(2, keepdim=True)
-    along = torch.einsum('nop,op->no', grads, kernel * (square > _EPSILON))
+    along = torch.einsum('nop,op->no', grads, kernel * (square > NORM_FLOOR))
     grads -= along[:, :, None] * kernel
-    grads *= torch.rsqrt(square.clamp(min=_EPSILON))
+    grads *= torch.rsqrt(square.clamp(min=NORM_FLOOR))
     return {layer.weight: grads.unflatten(2, layer.weight.shape[1:])}
 
 

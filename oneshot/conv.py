@@ -7,13 +7,15 @@ slower by another order of magnitude. Here a convolution is a linear map of the 
 - in general, the images are spread to their windows, and the product is the output;
 - for 3×3 windows at stride 1 on images of even sides, the maps are those of Winograd's
   F(2×2, 3×3): tiles of 4×4 pixels and 16 products for 4 outputs, in place of 36 (Lavin
-  and Gray, Fast Algorithms for Convolutional Neural Networks, 2015).
+  and Gray, Fast Algorithms for Convolutional Neural Networks, 2015). They are kept in
+  four parts, one for each column of the tiles: XLA has one thread for a product of many
+  small matrices, and runs several such products side by side.
 
 `conv_general_dilated` takes the place of `jax.lax.conv_general_dilated` in `nnx.Conv`.
 """
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -166,7 +168,7 @@ def kernel_grads(x: jax.Array, y: jax.Array, window: Window) -> list[jax.Array]:
     return [one(*pair) for pair in _sides(x, y, window)]
 
 
-def _sides(x: jax.Array, y: jax.Array, window: Window) -> Any:
+def _sides(x: jax.Array, y: jax.Array, window: Window) -> Iterator[tuple[jax.Array, jax.Array]]:
     """The two sides of the products that give a kernel's gradient."""
     return zip(spread(x, window), gather_transpose(y, window), strict=True)
 

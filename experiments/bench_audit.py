@@ -8,13 +8,15 @@
 - `inputs`: the scores of m canaries that are examples, by the fused attack, and by making
   their gradients: with vmap, XLA's convolution and as many at once as fit into 1 GB
   (`vmap_xla`), and with vmap, our convolution and 8 at once in a loop (`vmap_loop`).
-- `replay`: a run that is audited while it trains, and one that stores every iterate and is
-  scored afterwards. These two and a bare run without canaries go in lockstep, so that a
-  step of one is timed beside the same step of the others. What the fused audit adds may be
-  less than the noise of that: it is never taken to be less than what its pieces take when
-  they are jitted alone. `replay` writes to the page cache; `replay_synced` waits until each
-  iterate is on the disk. (For Dirac canaries and the signal `iterates` the sum telescopes,
-  and w_0 and w_ℓ would do; for all other canaries it takes every iterate.)
+- `replay`: what is added to a run with canaries by scoring them while it trains (`fused`),
+  and by storing every iterate and scoring afterwards. These two and a plain run, with
+  canaries that nobody scores, go in lockstep, so that a step of one is timed beside the
+  same step of the others. What is added to a step may be less than the noise of that: it
+  is never taken to be less than what scoring and storing take alone. `insert` is what the
+  canaries themselves cost, alone, in each of the three. `replay` writes to the page cache;
+  `replay_synced` waits until each iterate is on the disk. (For Dirac canaries and the
+  signal `iterates` the sum telescopes, and w_0 and w_ℓ would do; for all other canaries it
+  takes every iterate.)
 - `cost`: whole runs, in chunks, against n (with q = B / n), m, B, the steps and the
   parameters, one at a time, and the slopes on log-log axes.
 
@@ -62,7 +64,7 @@ MLP_FIXED = {'n': 32_768, 'm': 1_000, 'batch': 2_048, 'steps': 20, 'hidden': 64}
 MLP_VARIED = {
     'n': (4_096, 8_192, 16_384, 32_768),
     'm': (100, 800, 6_400, 51_200),
-    'batch': (2_048, 4_096, 8_192, 16_384),
+    'batch': (4_096, 8_192, 16_384, 32_768),
     'steps': (5, 10, 20, 40, 80),
     'hidden': (16, 32, 64, 128, 256),
 }
@@ -79,7 +81,7 @@ CLAIMS = [
     ('fused takes at most half (a goal)', 'inputs cnn vmap_xla m 1000', 'ratio', 2.0, np.inf),
     ('replay adds 5 times the time', 'replay cnn replay dirac 1000', 'ratio', 5.0, np.inf),
     ('replay takes 50 times the disk', 'replay cnn iterates dirac 1000', 'ratio', 50.0, np.inf),
-    ('slope in the batch is 1.0 ± 0.1', 'cost mlp run batch 2048', 'slope', 0.9, 1.1),
+    ('slope in the batch is 1.0 ± 0.1', 'cost mlp run batch 4096', 'slope', 0.9, 1.1),
     ('slope in the batch is 1.0 ± 0.1', 'cost cnn run batch 64', 'slope', 0.9, 1.1),
     ('slope in steps is 1.0 ± 0.1', 'cost mlp run steps 5', 'slope', 0.9, 1.1),
     ('slope in steps is 1.0 ± 0.1', 'cost cnn run steps 5', 'slope', 0.9, 1.1),
@@ -268,13 +270,17 @@ def measure_replay(sizes: Sizes) -> list[Row]:
             chosen = canaries.mislabeled(KEY, m, *held_out, CLASSES)
         lockstep = Lockstep(problem, population, chosen, steps)
         measured = [lockstep.run(f'replay, {kind}') for _ in range(repeats)]
-        bare, fused, stored, sync = np.concatenate([times for times, _, _ in measured], axis=1)
+        plain, fused, stored, sync = np.concatenate([times for times, _, _ in measured], axis=1)
+        alone = lockstep.alone()
         added = {
-            'fused': steps * max(np.median(fused - bare), lockstep.alone()),
-            'replay': steps * np.median(stored - bare) + np.median([s for _, s, _ in measured]),
+            'fused': steps * max(np.median(fused - plain), alone['score']),
+            'replay': steps * max(np.median(stored - plain), alone['store'])
+            + np.median([seconds for _, seconds, _ in measured]),
         }
         added['replay_synced'] = added['replay'] + steps * np.median(sync)
-        rows.append(row('replay', name, 'bare', kind, m, seconds=steps * np.median(bare)))
+        whole = {'plain': np.median(plain), 'insert': alone['insert']}
+        for method, seconds in whole.items():
+            rows.append(row('replay', name, method, kind, m, seconds=steps * seconds))
         for method, seconds in added.items():
             numbers = {'seconds': seconds, 'ratio': seconds / added['fused']}
             rows.append(row('replay', name, method, kind, m, **numbers))
@@ -286,17 +292,17 @@ def measure_replay(sizes: Sizes) -> list[Row]:
 
 
 class Lockstep:
-    """A bare, a fused and a stored run of the same steps, one step of each at a time."""
+    """A plain, a fused and a stored run of the same steps, one step of each at a time."""
 
     def __init__(self, problem: Problem, population: Any, chosen: Any, steps: int) -> None:
         self.problem, self.canaries, self.steps = problem, chosen, steps
         self.included = canaries.flip_coins(KEY, len(jax.tree.leaves(chosen)[0]))
         self.attack, batch = problem.white_box(chosen), 0.1 * len(population[1])
-        pairs = [problem.make_step(batch, 0.1, attack) for attack in (None, self.attack, None)]
-        self.inits = [init for init, _ in pairs]
-        self.programs = [jax.jit(step, donate_argnums=0) for _, step in pairs]
-        given = KEY, population, chosen, self.included
-        self.given = given[:2], given, given
+        plain, fused = (problem.make_step(batch, 0.1, attack) for attack in (None, self.attack))
+        runs = plain, fused, plain
+        self.inits = [init for init, _ in runs]
+        self.programs = [jax.jit(step, donate_argnums=0) for _, step in runs]
+        self.given = KEY, population, chosen, self.included
         self.flatten = jax.jit(lambda tree: ravel_pytree(tree)[0])
 
     def run(self, description: str) -> tuple[np.ndarray, float, dict[str, int]]:
@@ -305,14 +311,14 @@ class Lockstep:
         times = np.zeros((4, self.steps))
         with tempfile.TemporaryDirectory() as folder:
             folder = pathlib.Path(folder)
-            np.save(folder / '0.npy', self.flatten(self.problem.params))
+            self.store(folder / '0.npy', self.problem.params)
             for step in track(range(self.steps), description=description):
                 for i in np.roll(range(3), step):
                     start = time.perf_counter()
-                    states[i], _ = self.programs[i](states[i], *self.given[i])
+                    states[i], _ = self.programs[i](states[i], *self.given)
                     jax.block_until_ready(states[i])
                     if i == 2:
-                        np.save(folder / f'{step + 1}.npy', self.flatten(states[i].params))
+                        self.store(folder / f'{step + 1}.npy', states[i].params)
                     times[i, step] = time.perf_counter() - start
                 start = time.perf_counter()
                 with (folder / f'{step + 1}.npy').open('rb') as file:
@@ -325,6 +331,9 @@ class Lockstep:
             disk['scores'] = (folder / 'scores.npz').stat().st_size
         np.testing.assert_allclose(fused, replayed, atol=1e-2 * np.abs(replayed).max())
         return times[:, 1:], seconds, disk  # without the first step, which compiles
+
+    def store(self, path: pathlib.Path, params: Any) -> None:
+        np.save(path, self.flatten(params))
 
     def replay(self, folder: pathlib.Path) -> tuple[np.ndarray, float]:
         """The scores from the iterates on disk, and the seconds that it takes."""
@@ -349,16 +358,22 @@ class Lockstep:
             before = after
         return total, time.perf_counter() - start
 
-    def alone(self) -> float:
-        """The seconds that the pieces of the fused audit take in a step, jitted alone."""
+    def alone(self) -> dict[str, float]:
+        """The seconds that scoring, inserting and storing take in a step, each alone."""
         loss_fn, params, options = self.problem
         seen, state = dpsgd.Observation(params, params, params, params), self.attack.init(params)
         drawn = sampling.poisson(KEY, 0.1, self.included)
         update = jax.jit(self.attack.update)
         insert = jax.jit(lambda *given: self.canaries.gradient_sum(loss_fn, *given, options))
-        calls = {'update': lambda: update(state, seen), 'insert': lambda: insert(params, drawn)}
-        times = in_turn(calls, 20, 'replay, the fused audit alone')
-        return sum(float(np.median(seconds)) for seconds in times.values())
+        with tempfile.TemporaryDirectory() as folder:
+            names = map(str, itertools.count())  # a new file each time, as in the run
+            calls = {
+                'score': lambda: update(state, seen),
+                'insert': lambda: insert(params, drawn),
+                'store': lambda: self.store(pathlib.Path(folder, f'{next(names)}.npy'), params),
+            }
+            times = in_turn(calls, 50, 'replay, each alone')
+        return {name: float(np.median(seconds)) for name, seconds in times.items()}
 
 
 def measure_cost(sizes: Sizes) -> list[Row]:
@@ -447,7 +462,7 @@ def plot(rows: list[Row], file: Any) -> None:
             axes[part].semilogx(values, 100 * (ratios - 1), 'o-', label=model)
         elif part == 'inputs':
             axes[part].loglog(values, seconds, 'o-', label=f'{model}, {method}')
-        elif part == 'replay' and method not in ('bare', 'iterates', 'scores'):
+        elif part == 'replay' and method not in ('plain', 'iterates', 'scores'):
             axes[part].semilogx(seconds, [f'{variable}, {method}'], 'o', color='tab:blue')
         elif part == 'cost':
             label = f'{model}, {variable}: {slopes[0]:.2f}'
@@ -456,7 +471,7 @@ def plot(rows: list[Row], file: Any) -> None:
     axes['dirac'].axhline(0.0, color='black', linewidth=1)
     axes['dirac'].set(title='Dirac canaries', xlabel='m', ylabel='% added to a step')
     axes['inputs'].set(title='Input canaries', xlabel='m', ylabel='seconds for all scores')
-    axes['replay'].set(title='Fused or replayed', xlabel='seconds added to a run')
+    axes['replay'].set(title='Fused or replayed', xlabel='seconds of a run')
     axes['cost'].set(title='A run: slopes', xlabel='times the value', ylabel='times the seconds')
     for panel in axes.values():
         panel.spines[['top', 'right']].set_visible(False)

@@ -93,14 +93,15 @@ class Inputs(NamedTuple):
         strategy = clipping.differentiate(loss_fn, params, self.examples)
         prepared = [strategy.prepare(direction) for direction in directions]
 
-        def microbatch(examples: PyTree) -> jax.Array:
-            gradients = strategy.gradients(examples)
+        def microbatch(given: tuple[PyTree, jax.Array]) -> jax.Array:
+            gradients = strategy.gradients(*given)
             scale = clipping.scale(gradients.norms)
             products = jnp.stack([gradients.dot(direction) for direction in prepared], axis=1)
             return jnp.where(scale[:, None] != 0.0, scale[:, None] * products, 0.0)
 
-        products = jax.lax.map(microbatch, cut(self.examples, clipping.microbatch_size))
         m = jax.tree.leaves(self.examples)[0].shape[0]
+        given = self.examples, jnp.ones(m, bool)
+        products = jax.lax.map(microbatch, cut(given, clipping.microbatch_size))
         return products.reshape(-1, len(directions))[:m].T
 
 

@@ -183,7 +183,7 @@ def _sum_microbatches(
 
     def add(trip: jax.Array, total: tuple[PyTree, Stats]) -> tuple[PyTree, Stats]:
         examples, mask = fetch(trip)
-        gradients = strategy.gradients(examples)
+        gradients = strategy.gradients(examples, mask)
         losses, norms = gradients.losses, gradients.norms
         finite = jnp.isfinite(norms)
         stats = Stats(

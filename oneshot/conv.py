@@ -7,8 +7,8 @@ slower by another order of magnitude. Here a convolution is a linear map of the 
 - in general, the images are spread to their windows, and the product is the output;
 - for 3×3 windows at stride 1 on images of even sides, the maps are those of Winograd's
   F(2×2, 3×3): tiles of 4×4 pixels and 16 products for 4 outputs, in place of 36 (Lavin
-  and Gray, Fast Algorithms for Convolutional Neural Networks, 2015). They are kept in
-  four parts, one for each column of the tiles: XLA has one thread for a product of many
+  and Gray, Fast Algorithms for Convolutional Neural Networks, 2015). The 16 parts, one for
+  each pixel of the tiles, are never joined: XLA has one thread for a product of many
   small matrices, and runs several such products side by side.
 
 `conv_general_dilated` takes the place of `jax.lax.conv_general_dilated` in `nnx.Conv`.
@@ -122,12 +122,11 @@ def squared_norms(kernel: jax.Array) -> jax.Array:
 
 @functools.partial(jax.jit, static_argnames='window')
 def oneshot_prepare_kernel(kernel: jax.Array, window: Window) -> jax.Array:
-    """The kernel as the right sides of the products: (1, h·w·C, O), or (4, 4, C, O)."""
+    """The kernel as the right sides of the products: (1, h·w·C, O), or (16, C, O)."""
     if not window.winograd:
         return kernel.reshape(1, -1, kernel.shape[-1])
-    rows = [_combine(_G, [kernel[i, j] for j in range(3)]) for i in range(3)]
-    columns = [_combine(_G, column) for column in zip(*rows, strict=True)]
-    return jnp.stack([jnp.stack(column) for column in columns])
+    rows = [[kernel[i, j] for j in range(3)] for i in range(3)]
+    return jnp.stack([part for row in _transform(_G, rows) for part in row])
 
 
 def forward(x: jax.Array, w: jax.Array, window: Window) -> jax.Array:
@@ -145,8 +144,6 @@ def kernel_grad(x: jax.Array, y: jax.Array, window: Window) -> jax.Array:
     """The transpose of `forward` in the prepared kernel."""
 
     def one(x: jax.Array, y: jax.Array) -> jax.Array:
-        if window.winograd:
-            return jnp.einsum('ktc,kto->kco', x, y)
         x, y = (a.reshape(-1, a.shape[-1]) for a in (x, y))
         # This order of the two is the fast one on CPU.
         return jnp.einsum('to,tk->ok', y, x).T
@@ -155,15 +152,12 @@ def kernel_grad(x: jax.Array, y: jax.Array, window: Window) -> jax.Array:
 
 
 def kernel_grads(x: jax.Array, y: jax.Array, window: Window) -> list[jax.Array]:
-    """`kernel_grad` of each image: one of (N, h·w·C, O), or 4 of (4, N, C, O)."""
+    """`kernel_grad` of each image: one of (N, h·w·C, O), or 16 of (N, C, O)."""
     n = x.shape[0]
 
     def one(x: jax.Array, y: jax.Array) -> jax.Array:
-        if window.winograd:
-            x, y = (a.reshape(4, n, -1, a.shape[-1]) for a in (x, y))
-            return jnp.einsum('kntc,knto->knco', x, y)
         x, y = (a.reshape(n, -1, a.shape[-1]) for a in (x, y))
-        return jnp.swapaxes(jnp.einsum('nto,ntk->nok', y, x), 1, 2)
+        return jnp.einsum('ntk,nto->nko', x, y)
 
     return [one(*pair) for pair in _sides(x, y, window)]
 
@@ -175,17 +169,17 @@ def _sides(x: jax.Array, y: jax.Array, window: Window) -> Iterator[tuple[jax.Arr
 
 def kernel_squares(grads: Sequence[jax.Array], window: Window) -> jax.Array:
     """(N, O): the squares of what `kernel_grads` are for the kernel itself, summed."""
-    if not window.winograd:
-        return jnp.sum(jnp.square(grads[0]), axis=1)
-    columns = [_combine(_G.T, column) for column in grads]
-    entries = [x for row in zip(*columns, strict=True) for x in _combine(_G.T, row)]
-    return jnp.sum(sum(jnp.square(x) for x in entries), axis=1)
+    entries = grads
+    if window.winograd:
+        entries = [entry for row in _transform(_G.T, _square(grads)) for entry in row]
+    squares = sum(jnp.square(x) for x in entries)
+    # As a product, because XLA's sums are slow on CPU.
+    return jnp.einsum('k,nko->no', jnp.ones_like(squares[0, :, 0]), squares)
 
 
-def weighted_sum(scale: jax.Array, grads: Sequence[jax.Array], window: Window) -> jax.Array:
+def weighted_sum(scale: jax.Array, grads: Sequence[jax.Array]) -> jax.Array:
     """`kernel_grad`, each image times its scale, from `kernel_grads`."""
-    terms = 'n,knco->kco' if window.winograd else 'n,nko->ko'
-    return jnp.stack([jnp.einsum(terms, scale, part) for part in grads])
+    return jnp.stack([jnp.einsum('n,nko->ko', scale, part) for part in grads])
 
 
 def gram(x: jax.Array, window: Window) -> jax.Array:
@@ -212,8 +206,8 @@ def spread(x: jax.Array, window: Window) -> list[jax.Array]:
         return [windows(x, window)]
     h, w = window.image
     x = _pad(x, window.pads)
-    rows = jnp.stack(_combine(_B, [x[:, i : i + h - 1 : 2] for i in range(4)]))
-    return _flat(_combine(_B, [rows[:, :, :, j : j + w - 1 : 2] for j in range(4)]))
+    pixels = [[x[:, i : i + h - 1 : 2, j : j + w - 1 : 2] for j in range(4)] for i in range(4)]
+    return _flat(_transform(_B, pixels))
 
 
 def spread_transpose(parts: Sequence[jax.Array], window: Window) -> jax.Array:
@@ -223,10 +217,8 @@ def spread_transpose(parts: Sequence[jax.Array], window: Window) -> jax.Array:
         images = jax.ShapeDtypeStruct((x.shape[0], *window.image, window.channels), x.dtype)
         return jax.linear_transpose(lambda image: windows(image, window), images)(x)[0]
     h, w = window.image
-    rows = _overlap(_combine(_B.T, _tiles(parts, window)), axis=3)
-    rows = rows.reshape(4, -1, h // 2, w + 2, rows.shape[-1])[:, :, :, 1 : w + 1]
-    x = _overlap(_combine(_B.T, rows), axis=1)
-    return x.reshape(-1, h + 2, w, x.shape[-1])[:, 1 : h + 1]
+    rows = [_overlap(_combine(_B.T, row), axis=2)[:, :, 1 : w + 1] for row in _tiles(parts, window)]
+    return _overlap(_combine(_B.T, rows), axis=1)[:, 1 : h + 1]
 
 
 def _overlap(tiles: Sequence[jax.Array], axis: int) -> jax.Array:
@@ -235,36 +227,50 @@ def _overlap(tiles: Sequence[jax.Array], axis: int) -> jax.Array:
     def shift(x: jax.Array, by: int) -> jax.Array:
         return jnp.pad(x, [(by, 1 - by) if i == axis else (0, 0) for i in range(x.ndim)])
 
-    pixels = [shift(tiles[p], 0) + shift(tiles[p + 2], 1) for p in (0, 1)]
-    return jnp.stack(pixels, axis=axis + 1)
+    return _join([shift(tiles[p], 0) + shift(tiles[p + 2], 1) for p in (0, 1)], axis)
+
+
+def _join(pixels: Sequence[jax.Array], axis: int) -> jax.Array:
+    """Sets the pixels of tiles side by side: first, second, first, second …"""
+    x = jnp.stack(pixels, axis=axis + 1)
+    return x.reshape(*x.shape[:axis], -1, *x.shape[axis + 2 :])
 
 
 def gather(parts: Sequence[jax.Array], window: Window) -> jax.Array:
     """The products as the output of the convolution."""
     if not window.winograd:
         return parts[0]
-    columns = [_combine(_A, column) for column in _combine(_A, _tiles(parts, window))]
-    y = jnp.stack([jnp.stack(column, axis=2) for column in columns], axis=4)
-    return y.reshape(-1, *window.image, y.shape[-1])
+    rows = _transform(_A, _tiles(parts, window))
+    return _join([_join(row, axis=2) for row in rows], axis=1)
 
 
 def gather_transpose(y: jax.Array, window: Window) -> list[jax.Array]:
     """The transpose of `gather`."""
     if not window.winograd:
         return [y]
-    rows = jnp.stack(_combine(_A.T, [y[:, p::2] for p in (0, 1)]))
-    return _flat(_combine(_A.T, [rows[:, :, :, q::2] for q in (0, 1)]))
+    return _flat(_transform(_A.T, [[y[:, p::2, q::2] for q in (0, 1)] for p in (0, 1)]))
 
 
-def _flat(columns: Sequence[jax.Array]) -> list[jax.Array]:
-    """A column of all tiles in each part, (4, tiles, C): so no part is ever cut or joined."""
-    return [column.reshape(4, -1, column.shape[-1]) for column in columns]
+def _flat(tiles: Sequence[Sequence[jax.Array]]) -> list[jax.Array]:
+    """A pixel of all tiles in each part: (tiles, C)."""
+    return [pixel.reshape(-1, pixel.shape[-1]) for row in tiles for pixel in row]
 
 
-def _tiles(parts: Sequence[jax.Array], window: Window) -> list[jax.Array]:
-    """`_flat`, undone: (4, N, h/2, w/2, C)."""
+def _tiles(parts: Sequence[jax.Array], window: Window) -> list[list[jax.Array]]:
+    """`_flat`, undone: 4×4 of (N, h/2, w/2, C)."""
     h, w = window.image
-    return [part.reshape(4, -1, h // 2, w // 2, part.shape[-1]) for part in parts]
+    return _square([part.reshape(-1, h // 2, w // 2, part.shape[-1]) for part in parts])
+
+
+def _square(parts: Sequence[jax.Array]) -> list[list[jax.Array]]:
+    """The 16 parts, as they lie on a tile."""
+    return [list(parts[i : i + 4]) for i in range(0, 16, 4)]
+
+
+def _transform(matrix: np.ndarray, tiles: Sequence[Sequence[jax.Array]]) -> list[list[jax.Array]]:
+    """matrix · tiles · matrixᵀ, for a square of arrays."""
+    rows = [_combine(matrix, row) for row in tiles]
+    return list(zip(*(_combine(matrix, column) for column in zip(*rows, strict=True)), strict=True))
 
 
 def _combine(matrix: np.ndarray, arrays: Sequence[jax.Array]) -> list[jax.Array]:

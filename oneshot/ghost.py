@@ -69,7 +69,22 @@ def ghost(loss_fn: LossFn, params: PyTree, example: PyTree) -> Strategy:
                 values |= dict(zip(op.outs, op(*map(read, op.ins)), strict=True))
         return read(program.loss), seen
 
-    def gradients(examples: PyTree) -> Gradients:
+    def make(sides: list[tuple[jax.Array, jax.Array]], mask: jax.Array) -> list[Any]:
+        """v of the sites that are not `by_gram`, if an example counts."""
+
+        def grads(sides: list[Any]) -> list[Any]:
+            pairs = zip(sites, sides, strict=True)
+            return [None if site.by_gram else site.grads(*pair) for site, pair in pairs]
+
+        sides = [() if site.by_gram else pair for site, pair in zip(sites, sides, strict=True)]
+        nothing = jax.eval_shape(grads, sides)
+        if not jax.tree.leaves(nothing):
+            return grads(sides)
+        # A branch is also a border for XLA: it would fuse the sides into these products
+        # and into the passes, twice, and start the products of one layer after another's.
+        return jax.lax.cond(jnp.any(mask), grads, lambda _: zeros(nothing), sides)
+
+    def gradients(examples: PyTree, mask: jax.Array) -> Gradients:
         others = [leaves[i] for i in rest]
         taps = [jnp.zeros(site.output.shape, site.output.dtype) for site in sites]
         differentiate = jax.value_and_grad(run, argnums=(0, 1), has_aux=True)
@@ -80,10 +95,7 @@ def ghost(loss_fn: LossFn, params: PyTree, example: PyTree) -> Strategy:
             (*site.sides(x, delta), y)
             for site, (x, y), delta in zip(sites, seen, deltas, strict=True)
         ]
-        made = [
-            None if site.by_gram else site.grads(x, delta)
-            for site, (x, delta, _) in zip(sites, found, strict=True)
-        ]
+        made = make([(x, delta) for x, delta, _ in found], mask)
         squares = square(grads) if grads else 0.0
         for site, kernel, (x, delta, y), v in zip(sites, kernels, found, made, strict=True):
             by_channel = site.squares(x, delta, v)

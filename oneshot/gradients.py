@@ -5,6 +5,7 @@ saying how. `vmap` is the general one. `oneshot.ghost` has the one that makes no
 of an example at all where the layers allow it.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -36,13 +37,14 @@ class Strategy(NamedTuple):
     """A way to differentiate a loss at given parameters, one example at a time.
 
     Attributes:
-        gradients: the `Gradients` of a microbatch.
+        gradients: the `Gradients` of a microbatch, and a mask, which of its examples
+            count. If none does, what it says of them means nothing.
         zeros: the sum of no gradients, in the strategy's coordinates, float32 or better.
         finish: from the strategy's coordinates to a pytree like the parameters.
         prepare: a pytree like the parameters, as a direction for `Gradients.dot`.
     """
 
-    gradients: Callable[[PyTree], Gradients]
+    gradients: Callable[[PyTree, jax.Array], Gradients]
     zeros: PyTree
     finish: Callable[[PyTree], PyTree]
     prepare: Callable[[PyTree], PyTree]
@@ -62,6 +64,21 @@ def precise(x: jax.Array) -> jnp.dtype:
     return jnp.promote_types(jnp.result_type(x), jnp.float32)
 
 
+def exact(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, its products of float32 made in float32.
+
+    By default accelerators round the factors first, to bfloat16 on TPU: norms, sums and
+    scores would then not be those of one and the same gradient.
+    """
+
+    @functools.wraps(function)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        with jax.default_matmul_precision('float32'):
+            return function(*args, **kwargs)
+
+    return wrapped
+
+
 def square(grads: PyTree) -> jax.Array:
     """‖g_i‖² of gradients along a leading axis."""
 
@@ -72,6 +89,7 @@ def square(grads: PyTree) -> jax.Array:
     return sum(leaf(g) for g in jax.tree.leaves(grads))
 
 
+@exact
 def weighted_sum(scale: jax.Array, grads: PyTree, safe: bool = True) -> PyTree:
     """Σ_i scale_i·g_i; if safe, scale_i = 0 leaves g_i out even if it is not finite."""
 
@@ -87,6 +105,7 @@ def leave_out(scale: jax.Array, x: jax.Array) -> jax.Array:
     return jnp.where((scale != 0.0).reshape(-1, *[1] * (x.ndim - 1)), x, 0.0)
 
 
+@exact
 def dot(grads: PyTree, direction: PyTree) -> jax.Array:
     """⟨direction, g_i⟩ of gradients along a leading axis."""
     products = jax.tree.map(
@@ -98,7 +117,7 @@ def dot(grads: PyTree, direction: PyTree) -> jax.Array:
 def vmap(loss_fn: LossFn, params: PyTree) -> Strategy:
     """The general strategy: every gradient of a microbatch is there."""
 
-    def gradients(examples: PyTree) -> Gradients:
+    def gradients(examples: PyTree, mask: jax.Array) -> Gradients:
         losses, grads = jax.vmap(jax.value_and_grad(loss_fn), (None, 0))(params, examples)
         return Gradients(
             losses,

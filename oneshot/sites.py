@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from oneshot import conv
-from oneshot.gradients import precise
+from oneshot.gradients import exact, precise
 from oneshot.program import KERNEL_FUNCTIONS, Op, Program, Slot
 
 PyTree = Any
@@ -88,10 +88,15 @@ class Site(NamedTuple):
         return self.op(*((x, operand) if self.position else (operand, x)))[0]
 
     def sides(self, x: jax.Array, delta: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """x and δ of many examples in float32: as images, or as (N, positions, features)."""
+        """x and δ of many examples in float32.
+
+        As images, as (N, positions, features), or, at one position, as (N, features).
+        """
         x, delta = x.astype(precise(x)), delta.astype(precise(delta))
         if self.window is not None:
             return x[:, 0], delta[:, 0]
+        if x.ndim == 2:
+            return x, delta
         contracted = self.op.eqn.params['dimension_numbers'][0][1 - self.position][0]
         x = jnp.moveaxis(x, 1 + contracted, -1)
         x = x.reshape(x.shape[0], -1, x.shape[-1])
@@ -99,24 +104,29 @@ class Site(NamedTuple):
             return x, delta.reshape(*x.shape[:2], -1)
         return x, jnp.swapaxes(delta.reshape(x.shape[0], -1, x.shape[1]), 1, 2)
 
+    @exact
     def grads(self, x: jax.Array, delta: jax.Array) -> list[jax.Array]:
         """v of each example, in parts."""
         if self.window is not None:
             return conv.kernel_grads(x, delta, self.window)
         return [jnp.einsum('ntp,ntd->npd', delta, x)]
 
+    @exact
     def grad(self, x: jax.Array, delta: jax.Array) -> jax.Array:
         """Σ of v."""
         if self.window is not None:
             return conv.kernel_grad(x, delta, self.window)
-        return jnp.einsum('ntp,ntd->pd', delta, x)
+        axes = tuple(range(x.ndim - 1))
+        return jnp.tensordot(delta, x, axes=(axes, axes))
 
+    @exact
     def weighted(self, scale: jax.Array, grads: Sequence[jax.Array]) -> jax.Array:
         """Σ of scale·v, from v."""
         if self.window is not None:
-            return conv.weighted_sum(scale, grads, self.window)
+            return conv.weighted_sum(scale, grads)
         return jnp.tensordot(scale, grads[0], axes=1)
 
+    @exact
     def squares(
         self, x: jax.Array, delta: jax.Array, grads: Sequence[jax.Array] | None
     ) -> jax.Array:
@@ -125,8 +135,8 @@ class Site(NamedTuple):
             return conv.kernel_squares(grads, self.window)
         if grads is not None:
             return jnp.sum(jnp.square(grads[0]), axis=2)
-        if self.window is None and x.shape[1] == 1:
-            return jnp.sum(jnp.square(x), axis=(1, 2))[:, None] * jnp.square(delta[:, 0])
+        if x.ndim == 2:
+            return jnp.sum(jnp.square(x), axis=1)[:, None] * jnp.square(delta)
         if self.window is None:
             products = jnp.einsum('ntd,nsd->nts', x, x)
         else:
@@ -136,12 +146,10 @@ class Site(NamedTuple):
         together = jnp.sum(delta * jnp.einsum('nts,nsp->ntp', products, delta), axis=1)
         return jnp.maximum(together, _CANCELLED * apart)
 
+    @exact
     def along(self, x: jax.Array, delta: jax.Array, direction: jax.Array) -> jax.Array:
         """⟨direction, v⟩ = ⟨x·direction, δ⟩ of each example."""
-        if self.window is not None:
-            y = conv.forward(x, direction, self.window)
-        else:
-            y = jnp.einsum('ntd,pd->ntp', x, direction)
+        y = x @ direction.T if self.window is None else conv.forward(x, direction, self.window)
         return jnp.sum(y * delta, axis=tuple(range(1, y.ndim)))
 
     def destandardized(

@@ -53,7 +53,7 @@ def _differences(loss_fn, params, batch, directions=(), clip_norm=0.5):
     @functools.partial(jax.jit, static_argnums=0)
     def look(name, batch, directions):
         strategy = Clipping(clip_norm, 4, name).differentiate(loss_fn, params, batch)
-        gradients = strategy.gradients(batch)
+        gradients = strategy.gradients(batch, jnp.ones(len(jax.tree.leaves(batch)[0]), bool))
         scale = jnp.minimum(1.0, clip_norm / gradients.norms)
         dots = [gradients.dot(strategy.prepare(d)) for d in directions]
         return gradients.losses, gradients.norms, strategy.finish(gradients.sum(scale)), dots
@@ -219,6 +219,19 @@ def test_a_poisoned_example_counts_as_zero(name, poison):
     assert int(stats.nonfinite) == 1 or poison == 1e30
 
 
+@pytest.mark.parametrize('strategy', ['vmap', 'ghost'])
+def test_a_microbatch_in_which_nobody_counts_adds_nothing(strategy):
+    loss_fn, params = _model('cnn', conv='patches')
+    images, labels = _images(8)
+    images[4:] = np.nan
+    clip = {'clip_norm': 1.0, 'microbatch_size': 4, 'strategy': strategy}
+    total = jax.jit(lambda *given: dpsgd.clipped_grad_sum(loss_fn, params, *given, **clip))
+    whole, stats = total((images, labels), jnp.arange(8) < 4)
+    first, _ = total((images[:4], labels[:4]), jnp.ones(4, bool))
+    assert _norm(jax.tree.map(jnp.subtract, whole, first)) < 1e-6 * _norm(first)
+    assert (int(stats.examples), int(stats.nonfinite)) == (4, 0)
+
+
 @pytest.mark.parametrize('name', ['mlp', 'cnn'])
 def test_sensitivity_is_at_most_the_clip_norm(name):
     """The clipped gradient of one example, small and huge, is never longer than c."""
@@ -257,7 +270,7 @@ def test_bfloat16_keeps_norms_sums_and_scores_in_float32():
 
     def look(batch):
         strategy = Clipping(1.0, 8, 'ghost').differentiate(loss_fn, params, batch)
-        gradients = strategy.gradients(batch)
+        gradients = strategy.gradients(batch, jnp.ones(len(batch[1]), bool))
         total = gradients.sum(jnp.minimum(1.0, 1.0 / gradients.norms))
         dots = gradients.dot(strategy.prepare(direction))
         return gradients.norms, total, strategy.finish(total), dots

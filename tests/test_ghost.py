@@ -278,6 +278,36 @@ def test_bfloat16_keeps_norms_sums_and_scores_in_float32():
     assert all(leaf.dtype == jnp.float32 for leaf in jax.tree.leaves(jax.eval_shape(look, batch)))
 
 
+def _equations(jaxpr):
+    for eqn in jaxpr.eqns:
+        yield eqn
+        for value in eqn.params.values():
+            for item in value if isinstance(value, tuple) else (value,):
+                if hasattr(item, 'eqns'):
+                    yield from _equations(item)
+
+
+@pytest.mark.parametrize('shape', [(6,), (3, 6), (50, 6)])
+@pytest.mark.parametrize('name', ['vmap', 'ghost'])
+def test_norms_sums_and_scores_ask_accelerators_for_float32(name, shape):
+    """By default a TPU makes products in bfloat16. Those of the loss are as the loss says."""
+    weights = {'w': jnp.ones((6, 7))}
+    default, highest = jax.lax.Precision.DEFAULT, jax.lax.Precision.HIGHEST
+
+    def loss_fn(params, x):
+        return jnp.sum(jnp.tanh(jnp.dot(x, params['w'], precision=default)))
+
+    def look(batch):
+        strategy = Clipping(1.0, 4, name).differentiate(loss_fn, weights, batch)
+        gradients = strategy.gradients(batch, jnp.ones(4, bool))
+        dots = gradients.dot(strategy.prepare(weights))
+        return gradients.norms, gradients.sum(gradients.norms), dots
+
+    found = _equations(jax.make_jaxpr(look)(jnp.ones((4, *shape))))
+    products = [eqn.params['precision'] for eqn in found if eqn.primitive.name == 'dot_general']
+    assert set(products) == {(default, default), (highest, highest)}
+
+
 def test_bfloat16_is_close_and_never_longer_than_the_clip_norm():
     loss_fn, params = _model('mlp', dtype='bfloat16')
     exact_fn, _ = _model('mlp')

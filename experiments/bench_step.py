@@ -1,6 +1,6 @@
 """Speed of a whole private step, side by side with peers and with ordinary training.
 
-    python -m experiments.bench_step          # 25 minutes, nothing else running
+    python -m experiments.bench_step          # 40 minutes, nothing else running
     python -m experiments.bench_step --quick  # a smoke test, writes nothing
 
 A step is: clipped sum, noise, SGD, on a fixed batch of 32×32×3 images. All contenders in

@@ -56,6 +56,7 @@ NUMBERS = ('value', 'seconds', 'ratio', 'bytes', 'slope')
 CLASSES, CLIP_NORM, CHUNK = 10, 1.0, 5
 GRADIENTS = 1e9  # bytes that the gradients of `vmap_xla` may take
 MICROBATCH = 8  # of `vmap_loop`
+SCORED = 5  # steps in a row, where scoring is timed alone
 KEY = jax.random.key(0)
 
 # What is varied in `cost`, and what is fixed. The batches are so large that what a step
@@ -278,8 +279,7 @@ def measure_replay(sizes: Sizes) -> list[Row]:
             + np.median([seconds for _, seconds, _ in measured]),
         }
         added['replay_synced'] = added['replay'] + steps * np.median(sync)
-        whole = {'plain': np.median(plain), 'insert': alone['insert']}
-        for method, seconds in whole.items():
+        for method, seconds in {'plain': np.median(plain), 'insert': alone['insert']}.items():
             rows.append(row('replay', name, method, kind, m, seconds=steps * seconds))
         for method, seconds in added.items():
             numbers = {'seconds': seconds, 'ratio': seconds / added['fused']}
@@ -361,19 +361,30 @@ class Lockstep:
     def alone(self) -> dict[str, float]:
         """The seconds that scoring, inserting and storing take in a step, each alone."""
         loss_fn, params, options = self.problem
-        seen, state = dpsgd.Observation(params, params, params, params), self.attack.init(params)
         drawn = sampling.poisson(KEY, 0.1, self.included)
-        update = jax.jit(self.attack.update)
+        # Scored in a row, as in a run: a call for each would cost more than the scores.
+        moves = [dpsgd.gaussian_noise(key, params, 1.0) for key in jax.random.split(KEY, SCORED)]
+        moves = jax.tree.map(lambda *leaves: jnp.stack(leaves), *moves)
+
+        @jax.jit
+        def score(state: Any, params: Any, moves: Any) -> Any:
+            def one(state: Any, move: Any) -> tuple[Any, None]:
+                return self.attack.update(state, dpsgd.Observation(params, move, move, move)), None
+
+            return jax.lax.scan(one, state, moves)[0]
+
+        state = self.attack.init(params)
         insert = jax.jit(lambda *given: self.canaries.gradient_sum(loss_fn, *given, options))
         with tempfile.TemporaryDirectory() as folder:
-            names = map(str, itertools.count())  # a new file each time, as in the run
+            numbers = itertools.count()  # a new file each time, as in the run
             calls = {
-                'score': lambda: update(state, seen),
+                'score': lambda: score(state, params, moves),
                 'insert': lambda: insert(params, drawn),
-                'store': lambda: self.store(pathlib.Path(folder, f'{next(names)}.npy'), params),
+                'store': lambda: self.store(pathlib.Path(folder, f'{next(numbers)}.npy'), params),
             }
             times = in_turn(calls, 50, 'replay, each alone')
-        return {name: float(np.median(seconds)) for name, seconds in times.items()}
+        medians = {name: float(np.median(seconds)) for name, seconds in times.items()}
+        return medians | {'score': medians['score'] / SCORED}
 
 
 def measure_cost(sizes: Sizes) -> list[Row]:

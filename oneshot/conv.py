@@ -15,7 +15,7 @@ slower by another order of magnitude. Here a convolution is a linear map of the 
 """
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -24,6 +24,8 @@ import numpy as np
 from jax import lax
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
+
+Parts = Sequence[jax.Array] | jax.Array  # one for each product
 
 # Winograd's F(2, 3), along each axis: the outputs are A[(G w) ∘ (B x)].
 _B = np.array([[1, 0, -1, 0], [0, 1, 1, 0], [0, -1, 1, 0], [0, 1, 0, -1]])
@@ -123,51 +125,50 @@ def squared_norms(kernel: jax.Array) -> jax.Array:
 @functools.partial(jax.jit, static_argnames='window')
 def oneshot_prepare_kernel(kernel: jax.Array, window: Window) -> jax.Array:
     """The kernel as the right sides of the products: (1, h·w·C, O), or (16, C, O)."""
+    return jnp.stack(prepare(kernel, window))
+
+
+def prepare(kernel: jax.Array, window: Window) -> list[jax.Array]:
+    """The parts of the prepared kernel."""
     if not window.winograd:
-        return kernel.reshape(1, -1, kernel.shape[-1])
+        return [kernel.reshape(-1, kernel.shape[-1])]
     rows = [[kernel[i, j] for j in range(3)] for i in range(3)]
-    return jnp.stack([part for row in _transform(_G, rows) for part in row])
+    return [part for row in _transform(_G, rows) for part in row]
 
 
-def forward(x: jax.Array, w: jax.Array, window: Window) -> jax.Array:
+def forward(x: jax.Array, w: Parts, window: Window) -> jax.Array:
     """The convolution of images with a prepared kernel."""
     return gather([jnp.matmul(*pair) for pair in zip(spread(x, window), w, strict=True)], window)
 
 
-def backward(y: jax.Array, w: jax.Array, window: Window) -> jax.Array:
+def backward(y: jax.Array, w: Parts, window: Window) -> jax.Array:
     """The transpose of `forward` in the images."""
     pairs = zip(gather_transpose(y, window), w, strict=True)
     return spread_transpose([jnp.matmul(y, jnp.swapaxes(w, -1, -2)) for y, w in pairs], window)
 
 
-def kernel_grad(x: jax.Array, y: jax.Array, window: Window) -> jax.Array:
-    """The transpose of `forward` in the prepared kernel."""
+def kernel_grad(x: Parts, y: Parts) -> list[jax.Array]:
+    """The transpose of `forward` in the prepared kernel, from `spread` and `gather_transpose`."""
 
     def one(x: jax.Array, y: jax.Array) -> jax.Array:
         x, y = (a.reshape(-1, a.shape[-1]) for a in (x, y))
         # This order of the two is the fast one on CPU.
         return jnp.einsum('to,tk->ok', y, x).T
 
-    return jnp.stack([one(*pair) for pair in _sides(x, y, window)])
+    return [one(*pair) for pair in zip(x, y, strict=True)]
 
 
-def kernel_grads(x: jax.Array, y: jax.Array, window: Window) -> list[jax.Array]:
+def kernel_grads(x: Parts, y: Parts, images: int) -> list[jax.Array]:
     """`kernel_grad` of each image: one of (N, h·w·C, O), or 16 of (N, C, O)."""
-    n = x.shape[0]
 
     def one(x: jax.Array, y: jax.Array) -> jax.Array:
-        x, y = (a.reshape(n, -1, a.shape[-1]) for a in (x, y))
+        x, y = (a.reshape(images, -1, a.shape[-1]) for a in (x, y))
         return jnp.einsum('ntk,nto->nko', x, y)
 
-    return [one(*pair) for pair in _sides(x, y, window)]
+    return [one(*pair) for pair in zip(x, y, strict=True)]
 
 
-def _sides(x: jax.Array, y: jax.Array, window: Window) -> Iterator[tuple[jax.Array, jax.Array]]:
-    """The two sides of the products that give a kernel's gradient."""
-    return zip(spread(x, window), gather_transpose(y, window), strict=True)
-
-
-def kernel_squares(grads: Sequence[jax.Array], window: Window) -> jax.Array:
+def kernel_squares(grads: Parts, window: Window) -> jax.Array:
     """(N, O): the squares of what `kernel_grads` are for the kernel itself, summed."""
     entries = grads
     if window.winograd:
@@ -177,9 +178,9 @@ def kernel_squares(grads: Sequence[jax.Array], window: Window) -> jax.Array:
     return jnp.einsum('k,nko->no', jnp.ones_like(squares[0, :, 0]), squares)
 
 
-def weighted_sum(scale: jax.Array, grads: Sequence[jax.Array]) -> jax.Array:
+def weighted_sum(scale: jax.Array, grads: Parts) -> list[jax.Array]:
     """`kernel_grad`, each image times its scale, from `kernel_grads`."""
-    return jnp.stack([jnp.einsum('n,nko->ko', scale, part) for part in grads])
+    return [jnp.einsum('n,nko->ko', scale, part) for part in grads]
 
 
 def gram(x: jax.Array, window: Window) -> jax.Array:
@@ -210,7 +211,7 @@ def spread(x: jax.Array, window: Window) -> list[jax.Array]:
     return _flat(_transform(_B, pixels))
 
 
-def spread_transpose(parts: Sequence[jax.Array], window: Window) -> jax.Array:
+def spread_transpose(parts: Parts, window: Window) -> jax.Array:
     """The transpose of `spread`."""
     if not window.winograd:
         (x,) = parts
@@ -236,7 +237,7 @@ def _join(pixels: Sequence[jax.Array], axis: int) -> jax.Array:
     return x.reshape(*x.shape[:axis], -1, *x.shape[axis + 2 :])
 
 
-def gather(parts: Sequence[jax.Array], window: Window) -> jax.Array:
+def gather(parts: Parts, window: Window) -> jax.Array:
     """The products as the output of the convolution."""
     if not window.winograd:
         return parts[0]
@@ -256,13 +257,13 @@ def _flat(tiles: Sequence[Sequence[jax.Array]]) -> list[jax.Array]:
     return [pixel.reshape(-1, pixel.shape[-1]) for row in tiles for pixel in row]
 
 
-def _tiles(parts: Sequence[jax.Array], window: Window) -> list[list[jax.Array]]:
+def _tiles(parts: Parts, window: Window) -> list[list[jax.Array]]:
     """`_flat`, undone: 4×4 of (N, h/2, w/2, C)."""
     h, w = window.image
     return _square([part.reshape(-1, h // 2, w // 2, part.shape[-1]) for part in parts])
 
 
-def _square(parts: Sequence[jax.Array]) -> list[list[jax.Array]]:
+def _square(parts: Parts) -> list[list[jax.Array]]:
     """The 16 parts, as they lie on a tile."""
     return [list(parts[i : i + 4]) for i in range(0, 16, 4)]
 
@@ -316,7 +317,8 @@ def _transpose_images(ct: Any, x: Any, w: Any, *, window: Window, transposed: bo
 
 
 def _transpose_kernel(ct: Any, x: Any, w: Any, *, window: Window, transposed: bool) -> jax.Array:
-    return kernel_grad(ct, x, window) if transposed else kernel_grad(x, ct, window)
+    x, y = (ct, x) if transposed else (x, ct)
+    return jnp.stack(kernel_grad(spread(x, window), gather_transpose(y, window)))
 
 
 def _batch(arrays: Sequence[jax.Array], axes: Sequence[int | None], **static: Any) -> Any:

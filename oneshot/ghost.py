@@ -69,20 +69,19 @@ def ghost(loss_fn: LossFn, params: PyTree, example: PyTree) -> Strategy:
                 values |= dict(zip(op.outs, op(*map(read, op.ins)), strict=True))
         return read(program.loss), seen
 
-    def make(sides: list[tuple[jax.Array, jax.Array]], mask: jax.Array) -> list[Any]:
-        """v of the sites that are not `by_gram`, if an example counts."""
+    def make(factors: list[Any], mask: jax.Array) -> list[Any]:
+        """v of the sites whose factors are given, if an example counts."""
 
-        def grads(sides: list[Any]) -> list[Any]:
-            pairs = zip(sites, sides, strict=True)
-            return [None if site.by_gram else site.grads(*pair) for site, pair in pairs]
+        def grads(factors: list[Any]) -> list[Any]:
+            pairs = zip(sites, factors, strict=True)
+            return [None if pair is None else site.grads(*pair, mask.size) for site, pair in pairs]
 
-        sides = [() if site.by_gram else pair for site, pair in zip(sites, sides, strict=True)]
-        nothing = jax.eval_shape(grads, sides)
-        if not jax.tree.leaves(nothing):
-            return grads(sides)
-        # A branch is also a border for XLA: it would fuse the sides into these products
+        def nothing(factors: list[Any]) -> list[Any]:
+            return zeros(jax.eval_shape(grads, factors))
+
+        # A branch is also a border for XLA: it would fuse the factors into these products
         # and into the passes, twice, and start the products of one layer after another's.
-        return jax.lax.cond(jnp.any(mask), grads, lambda _: zeros(nothing), sides)
+        return jax.lax.cond(jnp.any(mask), grads, nothing, factors)
 
     def gradients(examples: PyTree, mask: jax.Array) -> Gradients:
         others = [leaves[i] for i in rest]
@@ -95,7 +94,9 @@ def ghost(loss_fn: LossFn, params: PyTree, example: PyTree) -> Strategy:
             (*site.sides(x, delta), y)
             for site, (x, y), delta in zip(sites, seen, deltas, strict=True)
         ]
-        made = make([(x, delta) for x, delta, _ in found], mask)
+        factors = [site.factors(*pair) for site, (*pair, _) in zip(sites, found, strict=True)]
+        pairs = zip(sites, factors, strict=True)
+        made = make([None if site.by_gram else pair for site, pair in pairs], mask)
         squares = square(grads) if grads else 0.0
         for site, kernel, (x, delta, y), v in zip(sites, kernels, found, made, strict=True):
             by_channel = site.squares(x, delta, v)
@@ -106,16 +107,16 @@ def ghost(loss_fn: LossFn, params: PyTree, example: PyTree) -> Strategy:
         norms = jnp.sqrt(jnp.maximum(squares, 0.0))
 
         def weigh(scale: jax.Array, safe: bool) -> PyTree:
-            def one(site: Site, x: jax.Array, delta: jax.Array, v: list[jax.Array] | None):
+            def one(site: Site, x: jax.Array, delta: jax.Array, pair: Any, v: Any):
                 if safe:
-                    x, delta = leave_out(scale, x), leave_out(scale, delta)
+                    pair = site.factors(leave_out(scale, x), leave_out(scale, delta))
                 elif v is not None:
                     return site.weighted(scale, v)
-                return site.grad(x, scale.reshape(-1, *[1] * (delta.ndim - 1)) * delta)
+                return site.grad(scale, *pair)
 
             sums = [
-                one(site, x, delta, v)
-                for site, (x, delta, _), v in zip(sites, found, made, strict=True)
+                one(site, x, delta, pair, v)
+                for site, (x, delta, _), pair, v in zip(sites, found, factors, made, strict=True)
             ]
             return weighted_sum(scale, grads, safe), sums
 
@@ -133,7 +134,7 @@ def ghost(loss_fn: LossFn, params: PyTree, example: PyTree) -> Strategy:
 
         return Gradients(losses, norms, total, along)
 
-    def coordinates(kernels: list[jax.Array]) -> list[jax.Array]:
+    def coordinates(kernels: list[jax.Array]) -> list[list[jax.Array]]:
         return [site.coordinates(kernel) for site, kernel in zip(sites, kernels, strict=True)]
 
     precisely = [kernel.astype(precise(kernel)) for kernel in kernels]

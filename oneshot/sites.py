@@ -8,7 +8,7 @@ for one layer and microbatch at a time (Bu et al. 2022).
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -69,13 +69,13 @@ class Site(NamedTuple):
         """How many values x and y have, for one example."""
         return self.op.eqn.invars[1 - self.position].aval.size + self.output.size
 
-    def coordinates(self, leaf: jax.Array) -> jax.Array:
+    def coordinates(self, leaf: jax.Array) -> list[jax.Array]:
         """What v is the gradient in: the parameter as it enters the products, precisely."""
         kernel = leaf.astype(precise(leaf))
         kernel = conv.oneshot_standardize_kernel(kernel) if self.standardized else kernel
         if self.window is not None:
-            return conv.oneshot_prepare_kernel(kernel, self.window)
-        return kernel.T if self.position else kernel  # (p, d), the fast order on CPU
+            return conv.prepare(kernel, self.window)
+        return [kernel.T if self.position else kernel]  # (p, d), the fast order on CPU
 
     def operand(self, leaf: jax.Array) -> jax.Array:
         """The parameter as the operand of the product."""
@@ -104,32 +104,51 @@ class Site(NamedTuple):
             return x, delta.reshape(*x.shape[:2], -1)
         return x, jnp.swapaxes(delta.reshape(x.shape[0], -1, x.shape[1]), 1, 2)
 
-    @exact
-    def grads(self, x: jax.Array, delta: jax.Array) -> list[jax.Array]:
-        """v of each example, in parts."""
-        if self.window is not None:
-            return conv.kernel_grads(x, delta, self.window)
-        return [jnp.einsum('ntp,ntd->npd', delta, x)]
+    def factors(self, x: jax.Array, delta: jax.Array) -> tuple[list[jax.Array], list[jax.Array]]:
+        """What v is the product of, in parts, as the passes have made it.
+
+        Of XLA's convolution, the images: spread, they would take too much memory if all
+        layers did it at the same time.
+        """
+        return self._spread(x, delta) if self.op.name == 'oneshot_conv' else ([x], [delta])
+
+    def _spread(self, x: jax.Array, delta: jax.Array) -> tuple[list[jax.Array], list[jax.Array]]:
+        return conv.spread(x, self.window), conv.gather_transpose(delta, self.window)
 
     @exact
-    def grad(self, x: jax.Array, delta: jax.Array) -> jax.Array:
-        """Σ of v."""
-        if self.window is not None:
-            return conv.kernel_grad(x, delta, self.window)
-        axes = tuple(range(x.ndim - 1))
-        return jnp.tensordot(delta, x, axes=(axes, axes))
+    def grads(self, x: conv.Parts, delta: conv.Parts, examples: int) -> list[jax.Array]:
+        """v of each example, from the factors."""
+        if self.window is None:
+            return [jnp.einsum('ntp,ntd->npd', *delta, *x)]
+        if self.op.name != 'oneshot_conv':
+            x, delta = self._spread(*x, *delta)
+        return conv.kernel_grads(x, delta, examples)
 
     @exact
-    def weighted(self, scale: jax.Array, grads: Sequence[jax.Array]) -> jax.Array:
+    def grad(self, scale: jax.Array, x: conv.Parts, delta: conv.Parts) -> list[jax.Array]:
+        """Σ of scale·v, from the factors."""
+
+        def scaled(part: jax.Array) -> jax.Array:
+            weights = jnp.repeat(scale, part.shape[0] // scale.size)
+            return weights.reshape(-1, *[1] * (part.ndim - 1)) * part
+
+        delta = [scaled(part) for part in delta]
+        if self.window is None:
+            axes = tuple(range(x[0].ndim - 1))
+            return [jnp.tensordot(*delta, *x, axes=(axes, axes))]
+        if self.op.name != 'oneshot_conv':
+            x, delta = self._spread(*x, *delta)
+        return conv.kernel_grad(x, delta)
+
+    @exact
+    def weighted(self, scale: jax.Array, grads: conv.Parts) -> list[jax.Array]:
         """Σ of scale·v, from v."""
         if self.window is not None:
             return conv.weighted_sum(scale, grads)
-        return jnp.tensordot(scale, grads[0], axes=1)
+        return [jnp.tensordot(scale, grads[0], axes=1)]
 
     @exact
-    def squares(
-        self, x: jax.Array, delta: jax.Array, grads: Sequence[jax.Array] | None
-    ) -> jax.Array:
+    def squares(self, x: jax.Array, delta: jax.Array, grads: conv.Parts | None) -> jax.Array:
         """(N, features): ‖v‖² of each example, by output channel."""
         if grads is not None and self.window is not None:
             return conv.kernel_squares(grads, self.window)
@@ -147,9 +166,9 @@ class Site(NamedTuple):
         return jnp.maximum(together, _CANCELLED * apart)
 
     @exact
-    def along(self, x: jax.Array, delta: jax.Array, direction: jax.Array) -> jax.Array:
+    def along(self, x: jax.Array, delta: jax.Array, direction: conv.Parts) -> jax.Array:
         """⟨direction, v⟩ = ⟨x·direction, δ⟩ of each example."""
-        y = x @ direction.T if self.window is None else conv.forward(x, direction, self.window)
+        y = x @ direction[0].T if self.window is None else conv.forward(x, direction, self.window)
         return jnp.sum(y * delta, axis=tuple(range(1, y.ndim)))
 
     def destandardized(

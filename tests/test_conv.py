@@ -134,14 +134,15 @@ def test_maps_are_transposes_of_each_other(case):
     left = float(jnp.vdot(conv.forward(x, w, window), y))
     size = float(np.linalg.norm(x) * np.linalg.norm(w) * np.linalg.norm(y))
     assert left == pytest.approx(float(jnp.vdot(x, conv.backward(y, w, window))), abs=1e-6 * size)
-    grad = conv.kernel_grad(x, y, window)
+    factors = conv.spread(x, window), conv.gather_transpose(y, window)
+    grad = np.stack(conv.kernel_grad(*factors))
     assert left == pytest.approx(float(jnp.vdot(grad, w)), abs=1e-6 * size)
-    grads = conv.kernel_grads(x, y, window)
+    grads = conv.kernel_grads(*factors, images=2)
     scale = np.float32([0.5, 2.0])
-    total = conv.kernel_grad(x, scale[:, None, None, None] * y, window)
-    np.testing.assert_allclose(
-        conv.weighted_sum(scale, grads), total, rtol=1e-3, atol=1e-4 * np.abs(total).max()
-    )
+    scaled = conv.gather_transpose(scale[:, None, None, None] * y, window)
+    total = np.stack(conv.kernel_grad(factors[0], scaled))
+    weighted = np.stack(conv.weighted_sum(scale, grads))
+    np.testing.assert_allclose(weighted, total, rtol=1e-3, atol=1e-4 * np.abs(total).max())
     rows = conv.windows(x, window).reshape(2, -1, kernel * kernel * channels)
     np.testing.assert_allclose(
         conv.gram(x, window), rows @ np.swapaxes(rows, 1, 2), rtol=1e-3, atol=1e-3

@@ -9,11 +9,12 @@
   their gradients: with vmap, XLA's convolution and as many at once as fit into 1 GB
   (`vmap_xla`), and with vmap, our convolution and 8 at once in a loop (`vmap_loop`).
 - `replay`: what is added to a run with canaries by scoring them while it trains (`fused`),
-  and by storing every iterate and scoring afterwards. These two and a plain run, with
-  canaries that nobody scores, go in lockstep, so that a step of one is timed beside the
-  same step of the others. What is added to a step may be less than the noise of that: it
-  is never taken to be less than what scoring and storing take alone. `insert` is what the
-  canaries themselves cost, alone, in each of the three. `replay` writes to the page cache;
+  and by storing every iterate and scoring afterwards. Counted is what scoring, storing and
+  replaying take alone. `in step` says what scored and stored steps took more than plain
+  ones, with canaries that nobody scores, of runs in lockstep; and what a second plain run
+  took more, which is how far such differences can be believed: two compiled copies of one
+  program differ, too. `insert` is what the canaries themselves cost, alone, in each of the
+  runs. `replay` writes to the page cache;
   `replay_synced` waits until each iterate is on the disk. (For Dirac canaries and the
   signal `iterates` the sum telescopes, and w_0 and w_ℓ would do; for all other canaries it
   takes every iterate.)
@@ -99,8 +100,8 @@ class Sizes(NamedTuple):
     dirac: Sequence[tuple[str, int, int]] = (('mlp', 4096, 51), ('wrn', 64, 25))  # B, repeats
     dirac_m: Sequence[int] = (0, 100, 1_000, 5_000, 50_000)
     inputs_m: Sequence[int] = (100, 1_000, 5_000)
-    replay: tuple[str, int, int] = ('cnn', 1_000, 200)  # n, steps
-    replay_m: Sequence[tuple[str, int, int]] = (('dirac', 1_000, 2), ('mislabeled', 100, 1))
+    replay: tuple[str, int, float, int] = ('cnn', 1_000, 0.008, 200)  # n, q, steps
+    replay_m: Sequence[tuple[str, int, int]] = (('dirac', 1_000, 4), ('mislabeled', 100, 1))
     cost: Sequence[tuple] = (('mlp', MLP_FIXED, MLP_VARIED), ('cnn', CNN_FIXED, CNN_VARIED))
 
 
@@ -109,7 +110,7 @@ QUICK = Sizes(
     dirac=(('mlp', 64, 3),),
     dirac_m=(0, 100),
     inputs_m=(20,),
-    replay=('mlp', 100, 10),
+    replay=('mlp', 100, 0.1, 10),
     replay_m=(('dirac', 100, 2), ('mislabeled', 20, 1)),
     cost=(('mlp', QUICK_FIXED, {'batch': (64, 256), 'steps': (10, 40), 'hidden': (8, 64)}),),
 )
@@ -261,7 +262,7 @@ def _input_scores(name: str, image: tuple, m: int) -> dict[str, Callable[[], jax
 
 
 def measure_replay(sizes: Sizes) -> list[Row]:
-    rows, (name, n, steps) = [], sizes.replay
+    rows, (name, n, rate, steps) = [], sizes.replay
     problem, population = make_problem(name, sizes.image), make_examples(sizes.image, n)
     for kind, m, repeats in sizes.replay_m:
         if kind == 'dirac':
@@ -269,17 +270,20 @@ def measure_replay(sizes: Sizes) -> list[Row]:
         else:
             held_out = make_examples(sizes.image, m, seed=1)
             chosen = canaries.mislabeled(KEY, m, *held_out, CLASSES)
-        lockstep = Lockstep(problem, population, chosen, steps)
+        lockstep = Lockstep(problem, population, chosen, rate, steps)
         measured = [lockstep.run(f'replay, {kind}') for _ in range(repeats)]
-        plain, fused, stored, sync = np.concatenate([times for times, _, _ in measured], axis=1)
+        times = np.concatenate([times for times, _, _ in measured], axis=1)
+        plain, again, fused, stored, sync = times
         alone = lockstep.alone()
         added = {
-            'fused': steps * max(np.median(fused - plain), alone['score']),
-            'replay': steps * max(np.median(stored - plain), alone['store'])
-            + np.median([seconds for _, seconds, _ in measured]),
+            'fused': steps * alone['score'],
+            'replay': steps * alone['store'] + np.median([seconds for _, seconds, _ in measured]),
         }
         added['replay_synced'] = added['replay'] + steps * np.median(sync)
-        for method, seconds in {'plain': np.median(plain), 'insert': alone['insert']}.items():
+        whole = {'plain': np.median(plain), 'insert': alone['insert']}
+        for method, other in (('plain', again), ('fused', fused), ('stored', stored)):
+            whole[f'{method}, in step'] = np.median(other - plain)
+        for method, seconds in whole.items():
             rows.append(row('replay', name, method, kind, m, seconds=steps * seconds))
         for method, seconds in added.items():
             numbers = {'seconds': seconds, 'ratio': seconds / added['fused']}
@@ -292,14 +296,16 @@ def measure_replay(sizes: Sizes) -> list[Row]:
 
 
 class Lockstep:
-    """A plain, a fused and a stored run of the same steps, one step of each at a time."""
+    """Two plain, a fused and a stored run of the same steps, one step of each at a time."""
 
-    def __init__(self, problem: Problem, population: Any, chosen: Any, steps: int) -> None:
-        self.problem, self.canaries, self.steps = problem, chosen, steps
+    def __init__(
+        self, problem: Problem, population: Any, chosen: Any, rate: float, steps: int
+    ) -> None:
+        self.problem, self.canaries, self.rate, self.steps = problem, chosen, rate, steps
         self.included = canaries.flip_coins(KEY, len(jax.tree.leaves(chosen)[0]))
-        self.attack, batch = problem.white_box(chosen), 0.1 * len(population[1])
-        plain, fused = (problem.make_step(batch, 0.1, attack) for attack in (None, self.attack))
-        runs = plain, fused, plain
+        self.attack, batch = problem.white_box(chosen), rate * len(population[1])
+        plain, fused = (problem.make_step(batch, rate, attack) for attack in (None, self.attack))
+        runs = plain, plain, fused, plain
         self.inits = [init for init, _ in runs]
         self.programs = [jax.jit(step, donate_argnums=0) for _, step in runs]
         self.given = KEY, population, chosen, self.included
@@ -308,25 +314,25 @@ class Lockstep:
     def run(self, description: str) -> tuple[np.ndarray, float, dict[str, int]]:
         """The seconds of the runs' steps and of syncing, and of the replay; bytes on disk."""
         states = [jax.tree.map(jnp.copy, init(self.problem.params)) for init in self.inits]
-        times = np.zeros((4, self.steps))
+        times = np.zeros((5, self.steps))
         with tempfile.TemporaryDirectory() as folder:
             folder = pathlib.Path(folder)
             self.store(folder / '0.npy', self.problem.params)
             for step in track(range(self.steps), description=description):
-                for i in np.roll(range(3), step):
+                for i in np.roll(range(4), step):
                     start = time.perf_counter()
                     states[i], _ = self.programs[i](states[i], *self.given)
                     jax.block_until_ready(states[i])
-                    if i == 2:
+                    if i == 3:
                         self.store(folder / f'{step + 1}.npy', states[i].params)
                     times[i, step] = time.perf_counter() - start
                 start = time.perf_counter()
                 with (folder / f'{step + 1}.npy').open('rb') as file:
                     os.fsync(file.fileno())
-                times[3, step] = time.perf_counter() - start
+                times[4, step] = time.perf_counter() - start
             disk = {'iterates': sum(file.stat().st_size for file in folder.iterdir())}
             replayed, seconds = self.replay(folder)
-            fused = np.asarray(states[1].audits['white_box'].sum()[0])
+            fused = np.asarray(states[2].audits['white_box'].sum()[0])
             np.savez_compressed(folder / 'scores.npz', scores=fused)
             disk['scores'] = (folder / 'scores.npz').stat().st_size
         np.testing.assert_allclose(fused, replayed, atol=1e-2 * np.abs(replayed).max())
@@ -361,7 +367,7 @@ class Lockstep:
     def alone(self) -> dict[str, float]:
         """The seconds that scoring, inserting and storing take in a step, each alone."""
         loss_fn, params, options = self.problem
-        drawn = sampling.poisson(KEY, 0.1, self.included)
+        drawn = sampling.poisson(KEY, self.rate, self.included)
         # Scored in a row, as in a run: a call for each would cost more than the scores.
         moves = [dpsgd.gaussian_noise(key, params, 1.0) for key in jax.random.split(KEY, SCORED)]
         moves = jax.tree.map(lambda *leaves: jnp.stack(leaves), *moves)
@@ -473,7 +479,7 @@ def plot(rows: list[Row], file: Any) -> None:
             axes[part].semilogx(values, 100 * (ratios - 1), 'o-', label=model)
         elif part == 'inputs':
             axes[part].loglog(values, seconds, 'o-', label=f'{model}, {method}')
-        elif part == 'replay' and method not in ('plain', 'iterates', 'scores'):
+        elif part == 'replay' and method in ('insert', 'fused', 'replay', 'replay_synced'):
             axes[part].semilogx(seconds, [f'{variable}, {method}'], 'o', color='tab:blue')
         elif part == 'cost':
             label = f'{model}, {variable}: {slopes[0]:.2f}'

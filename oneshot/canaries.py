@@ -58,9 +58,22 @@ class Dirac(NamedTuple):
         clipping: Clipping,
     ) -> jax.Array:
         """⟨direction, ĝ_i⟩ for each direction and canary: a gather."""
-        return clipping.clip_norm * jnp.stack(
-            [ravel_pytree(d)[0][self.coordinates] for d in directions]
-        )
+        return clipping.clip_norm * jnp.stack([_pick(d, self.coordinates) for d in directions])
+
+
+def _pick(tree: PyTree, coordinates: jax.Array) -> jax.Array:
+    """What stands at these coordinates of the flattened tree."""
+    leaves = jax.tree.leaves(tree)
+    if len(leaves) * coordinates.size > sum(leaf.size for leaf in leaves):
+        return ravel_pytree(tree)[0][coordinates]
+    # Leaf by leaf, because flattening would copy more than is looked at.
+    picked, first = jnp.zeros(coordinates.shape), 0
+    for leaf in leaves:
+        place = coordinates - first
+        inside = (place >= 0) & (place < leaf.size)
+        picked += jnp.where(inside, leaf.reshape(-1)[jnp.where(inside, place, 0)], 0.0)
+        first += leaf.size
+    return picked
 
 
 class Inputs(NamedTuple):

@@ -66,3 +66,16 @@ def test_more_canaries_than_examples():
     held = data.digits(1200, seed=0).test
     with pytest.raises(ValueError, match='from 1 to 597, but 598 was given'):
         canaries.mislabeled(jax.random.key(0), 598, *held, classes=10)
+
+
+@pytest.mark.parametrize('m', [1, 5, 6, 60])  # with 60 parameters in 10 leaves: both ways
+def test_dirac_dots_are_the_coordinates(m):
+    tree = [
+        jnp.asarray(np.random.default_rng(i).normal(size=(2, 3)), jnp.float32) for i in range(10)
+    ]
+    flat = np.concatenate([np.asarray(leaf).ravel() for leaf in tree])
+    chosen = canaries.dirac(jax.random.key(m), m, tree)
+    other = jax.tree.map(jnp.negative, tree)
+    dots = chosen.dots(None, tree, [tree, other], Clipping(2.0, 1))
+    expected = 2.0 * flat[np.asarray(chosen.coordinates)]
+    np.testing.assert_array_equal(dots, [expected, -expected])

@@ -13,11 +13,11 @@
   replaying take alone. `in step` says what scored and stored steps took more than plain
   ones, with canaries that nobody scores, of runs in lockstep; and what a second plain run
   took more, which is how far such differences can be believed: two compiled copies of one
-  program differ, too. `insert` is what the canaries themselves cost, alone, in each of the
-  runs. `replay` writes to the page cache;
-  `replay_synced` waits until each iterate is on the disk. (For Dirac canaries and the
-  signal `iterates` the sum telescopes, and w_0 and w_ℓ would do; for all other canaries it
-  takes every iterate.)
+  program differ, too. The batch is small, because what is added does not depend on it.
+  `insert` is what the canaries themselves cost, alone, in each of the runs. `replay` writes
+  to the page cache; `replay_synced` waits until each iterate is on the disk. (For Dirac
+  canaries and the signal `iterates` the sum telescopes, and w_0 and w_ℓ would do; for all
+  other canaries it takes every iterate.)
 - `cost`: whole runs, in chunks, against n (with q = B / n), m, B, the steps and the
   parameters, one at a time, and the slopes on log-log axes.
 

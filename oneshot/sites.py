@@ -110,19 +110,22 @@ class Site(NamedTuple):
         Of XLA's convolution, the images: spread, they would take too much memory if all
         layers did it at the same time.
         """
-        return self._spread(x, delta) if self.op.name == 'oneshot_conv' else ([x], [delta])
-
-    def _spread(self, x: jax.Array, delta: jax.Array) -> tuple[list[jax.Array], list[jax.Array]]:
+        if self.op.name != 'oneshot_conv':
+            return [x], [delta]
         return conv.spread(x, self.window), conv.gather_transpose(delta, self.window)
+
+    def _spread(self, x: conv.Parts, delta: conv.Parts) -> tuple[conv.Parts, conv.Parts]:
+        """The factors of a convolution, also where they are still images."""
+        if self.op.name == 'oneshot_conv':
+            return x, delta
+        return conv.spread(*x, self.window), conv.gather_transpose(*delta, self.window)
 
     @exact
     def grads(self, x: conv.Parts, delta: conv.Parts, examples: int) -> list[jax.Array]:
         """v of each example, from the factors."""
         if self.window is None:
             return [jnp.einsum('ntp,ntd->npd', *delta, *x)]
-        if self.op.name != 'oneshot_conv':
-            x, delta = self._spread(*x, *delta)
-        return conv.kernel_grads(x, delta, examples)
+        return conv.kernel_grads(*self._spread(x, delta), examples)
 
     @exact
     def grad(self, scale: jax.Array, x: conv.Parts, delta: conv.Parts) -> list[jax.Array]:
@@ -136,9 +139,7 @@ class Site(NamedTuple):
         if self.window is None:
             axes = tuple(range(x[0].ndim - 1))
             return [jnp.tensordot(*delta, *x, axes=(axes, axes))]
-        if self.op.name != 'oneshot_conv':
-            x, delta = self._spread(*x, *delta)
-        return conv.kernel_grad(x, delta)
+        return conv.kernel_grad(*self._spread(x, delta))
 
     @exact
     def weighted(self, scale: jax.Array, grads: conv.Parts) -> list[jax.Array]:

@@ -369,22 +369,25 @@ class Lockstep:
         loss_fn, params, options = self.problem
         drawn = sampling.poisson(KEY, self.rate, self.included)
         # Scored in a row, as in a run: a call for each would cost more than the scores.
-        moves = [dpsgd.gaussian_noise(key, params, 1.0) for key in jax.random.split(KEY, SCORED)]
-        moves = jax.tree.map(lambda *leaves: jnp.stack(leaves), *moves)
+        moves = [dpsgd.gaussian_noise(key, params, 0.01) for key in jax.random.split(KEY, SCORED)]
+        iterates = jax.tree.map(lambda w, *moves: w + jnp.stack(moves), params, *moves)
 
         @jax.jit
-        def score(state: Any, params: Any, moves: Any) -> Any:
-            def one(state: Any, move: Any) -> tuple[Any, None]:
-                return self.attack.update(state, dpsgd.Observation(params, move, move, move)), None
+        def score(state: Any, params: Any, iterates: Any) -> Any:
+            def one(carry: tuple[Any, Any], after: Any) -> tuple[tuple[Any, Any], None]:
+                state, before = carry
+                move = jax.tree.map(jnp.subtract, before, after)
+                seen = dpsgd.Observation(before, move, move, move)
+                return (self.attack.update(state, seen), after), None
 
-            return jax.lax.scan(one, state, moves)[0]
+            return jax.lax.scan(one, (state, params), iterates)[0][0]
 
         state = self.attack.init(params)
         insert = jax.jit(lambda *given: self.canaries.gradient_sum(loss_fn, *given, options))
         with tempfile.TemporaryDirectory() as folder:
             numbers = itertools.count()  # a new file each time, as in the run
             calls = {
-                'score': lambda: score(state, params, moves),
+                'score': lambda: score(state, params, iterates),
                 'insert': lambda: insert(params, drawn),
                 'store': lambda: self.store(pathlib.Path(folder, f'{next(numbers)}.npy'), params),
             }

@@ -9,8 +9,9 @@
   their gradients: with vmap, XLA's convolution and as many at once as fit into 1 GB
   (`vmap_xla`), and with vmap, our convolution and 8 at once in a loop (`vmap_loop`).
 - `replay`: what is added to a run with canaries by scoring them while it trains (`fused`),
-  and by storing every iterate and scoring afterwards. Counted is what scoring, storing and
-  replaying take alone. `in step` says what scored and stored steps took more than plain
+  and by storing every iterate and scoring afterwards. Counted is what storing and replaying
+  take alone, and what scoring adds to steps that do nothing but move the parameters, in the
+  loop of a run. `in step` says what scored and stored steps took more than plain
   ones, with canaries that nobody scores, of runs in lockstep; and what a second plain run
   took more, which is how far such differences can be believed: two compiled copies of one
   program differ, too. The batch is small, because what is added does not depend on it.
@@ -57,7 +58,7 @@ NUMBERS = ('value', 'seconds', 'ratio', 'bytes', 'slope')
 CLASSES, CLIP_NORM, CHUNK = 10, 1.0, 5
 GRADIENTS = 1e9  # bytes that the gradients of `vmap_xla` may take
 MICROBATCH = 8  # of `vmap_loop`
-SCORED = 5  # steps in a row, where scoring is timed alone
+SCORED = 5  # steps in a row, where scoring is timed without a step's gradients
 KEY = jax.random.key(0)
 
 # What is varied in `cost`, and what is fixed. The batches are so large that what a step
@@ -241,7 +242,8 @@ def _input_scores(name: str, image: tuple, m: int) -> dict[str, Callable[[], jax
     ours, plain = make_problem(name, image), make_problem(name, image, conv='xla')
     params, examples = ours.params, make_examples(image, m, seed=1)
     direction = dpsgd.gaussian_noise(KEY, params, 1.0)
-    seen = dpsgd.Observation(params, direction, direction, direction)
+    after = jax.tree.map(jnp.subtract, params, direction)
+    seen = dpsgd.Observation(params, after, direction, direction)
 
     @jax.jit
     def fused(examples: Any, seen: dpsgd.Observation) -> jax.Array:
@@ -365,35 +367,37 @@ class Lockstep:
         return total, time.perf_counter() - start
 
     def alone(self) -> dict[str, float]:
-        """The seconds that scoring, inserting and storing take in a step, each alone."""
+        """The seconds that scoring, inserting and storing add to a step, each alone."""
         loss_fn, params, options = self.problem
         drawn = sampling.poisson(KEY, self.rate, self.included)
-        # Scored in a row, as in a run: a call for each would cost more than the scores.
-        moves = [dpsgd.gaussian_noise(key, params, 0.01) for key in jax.random.split(KEY, SCORED)]
-        iterates = jax.tree.map(lambda w, *moves: w + jnp.stack(moves), params, *moves)
 
-        @jax.jit
-        def score(state: Any, params: Any, iterates: Any) -> Any:
-            def one(carry: tuple[Any, Any], after: Any) -> tuple[tuple[Any, Any], None]:
+        @functools.partial(jax.jit, static_argnames='scored')
+        def moved(state: Any, params: Any, move: Any, scored: bool) -> Any:
+            """Steps that do nothing but move the parameters, and score what moved."""
+
+            def one(carry: tuple[Any, Any], _: None) -> tuple[tuple[Any, Any], None]:
                 state, before = carry
-                move = jax.tree.map(jnp.subtract, before, after)
-                seen = dpsgd.Observation(before, move, move, move)
-                return (self.attack.update(state, seen), after), None
+                after = jax.tree.map(jnp.subtract, before, move)
+                if scored:
+                    seen = dpsgd.Observation(before, after, move, move)
+                    state = self.attack.update(state, seen)
+                return (state, after), None
 
-            return jax.lax.scan(one, (state, params), iterates)[0][0]
+            return jax.lax.scan(one, (state, params), length=SCORED)[0]
 
-        state = self.attack.init(params)
+        given = self.attack.init(params), params, dpsgd.gaussian_noise(KEY, params, 1e-3)
         insert = jax.jit(lambda *given: self.canaries.gradient_sum(loss_fn, *given, options))
         with tempfile.TemporaryDirectory() as folder:
             numbers = itertools.count()  # a new file each time, as in the run
             calls = {
-                'score': lambda: score(state, params, iterates),
+                'scored': lambda: moved(*given, scored=True),
+                'moved': lambda: moved(*given, scored=False),
                 'insert': lambda: insert(params, drawn),
                 'store': lambda: self.store(pathlib.Path(folder, f'{next(numbers)}.npy'), params),
             }
             times = in_turn(calls, 50, 'replay, each alone')
         medians = {name: float(np.median(seconds)) for name, seconds in times.items()}
-        return medians | {'score': medians['score'] / SCORED}
+        return medians | {'score': (medians['scored'] - medians['moved']) / SCORED}
 
 
 def measure_cost(sizes: Sizes) -> list[Row]:

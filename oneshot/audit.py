@@ -79,9 +79,8 @@ def white_box(
         return Accumulator(jnp.zeros((len(signals), m)), jnp.zeros((len(signals), m)))
 
     def update(state: Accumulator, seen: Observation) -> Accumulator:
-        directions = [getattr(seen, signal) for signal in signals]
-        dots = canaries.dots(loss_fn, seen.params, directions, clipping)
-        return state.add(dots)
+        picked = [seen.signal(signal, canaries.pick) for signal in signals]
+        return state.add(canaries.dots(loss_fn, seen.params, picked, clipping))
 
     def scores(state: Accumulator, params: PyTree) -> dict[str, jax.Array]:
         return dict(zip(signals, state.sum(), strict=True))

@@ -50,30 +50,29 @@ class Dirac(NamedTuple):
         summed = flat.at[self.coordinates].add(clipping.clip_norm * drawn)
         return unravel(summed), Stats.none()
 
+    def pick(self, direction: PyTree) -> jax.Array:
+        """What the canaries look at: what stands at their coordinates."""
+        leaves, coordinates = jax.tree.leaves(direction), self.coordinates
+        if len(leaves) * coordinates.size > sum(leaf.size for leaf in leaves):
+            return ravel_pytree(direction)[0][coordinates]
+        # Leaf by leaf, because flattening would copy more than is looked at.
+        picked, first = jnp.zeros(coordinates.shape), 0
+        for leaf in leaves:
+            place = coordinates - first
+            inside = (place >= 0) & (place < leaf.size)
+            picked += jnp.where(inside, leaf.reshape(-1)[jnp.where(inside, place, 0)], 0.0)
+            first += leaf.size
+        return picked
+
     def dots(
         self,
         loss_fn: LossFn | None,
         params: PyTree,
-        directions: list[PyTree],
+        picked: list[jax.Array],
         clipping: Clipping,
     ) -> jax.Array:
-        """⟨direction, ĝ_i⟩ for each direction and canary: a gather."""
-        return clipping.clip_norm * jnp.stack([_pick(d, self.coordinates) for d in directions])
-
-
-def _pick(tree: PyTree, coordinates: jax.Array) -> jax.Array:
-    """What stands at these coordinates of the flattened tree."""
-    leaves = jax.tree.leaves(tree)
-    if len(leaves) * coordinates.size > sum(leaf.size for leaf in leaves):
-        return ravel_pytree(tree)[0][coordinates]
-    # Leaf by leaf, because flattening would copy more than is looked at.
-    picked, first = jnp.zeros(coordinates.shape), 0
-    for leaf in leaves:
-        place = coordinates - first
-        inside = (place >= 0) & (place < leaf.size)
-        picked += jnp.where(inside, leaf.reshape(-1)[jnp.where(inside, place, 0)], 0.0)
-        first += leaf.size
-    return picked
+        """⟨direction, ĝ_i⟩ for each direction, as picked, and canary."""
+        return clipping.clip_norm * jnp.stack(picked)
 
 
 class Inputs(NamedTuple):
@@ -91,20 +90,24 @@ class Inputs(NamedTuple):
         """Σ of the clipped gradients of the drawn canaries."""
         return poisson_clipped_grad_sum(loss_fn, params, self.examples, drawn, clipping)
 
+    def pick(self, direction: PyTree) -> PyTree:
+        """What the canaries look at: all of it."""
+        return direction
+
     def dots(
         self,
         loss_fn: LossFn,
         params: PyTree,
-        directions: list[PyTree],
+        picked: list[PyTree],
         clipping: Clipping,
     ) -> jax.Array:
-        """⟨direction, ĝ_i⟩ for each direction and canary, in microbatches.
+        """⟨direction, ĝ_i⟩ for each direction, as picked, and canary, in microbatches.
 
         No gradient is scaled or summed: ⟨direction, g_i⟩ is a directional derivative,
         and times the clip factor it is that of ĝ_i.
         """
         strategy = clipping.differentiate(loss_fn, params, self.examples)
-        prepared = [strategy.prepare(direction) for direction in directions]
+        prepared = [strategy.prepare(direction) for direction in picked]
 
         def microbatch(given: tuple[PyTree, jax.Array]) -> jax.Array:
             gradients = strategy.gradients(*given)
@@ -115,7 +118,7 @@ class Inputs(NamedTuple):
         m = jax.tree.leaves(self.examples)[0].shape[0]
         given = self.examples, jnp.ones(m, bool)
         products = jax.lax.map(microbatch, cut(given, clipping.microbatch_size))
-        return products.reshape(-1, len(directions))[:m].T
+        return products.reshape(-1, len(picked))[:m].T
 
 
 def dirac(key: jax.Array, m: int, params: PyTree) -> Dirac:

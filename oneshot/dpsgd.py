@@ -45,10 +45,11 @@ class Observation(NamedTuple):
 
     Attributes:
         params: w_{t−1}.
-        iterates: w_{t−1} − w_t, what the paper's white-box adversary sees.
+        new_params: w_t.
         gradient: the privatized gradient g̃_t / B, with B the expected batch size.
         residual: g̃_t − G_t, with G_t the clipped sum of the drawn examples that are
             not canaries.
+        iterates: w_{t−1} − w_t, what the paper's white-box adversary sees.
 
     Why the residual is fair: condition on everything that is drawn of, and
     contained in, the examples other than canary i. Given that, G_t is a function
@@ -60,9 +61,19 @@ class Observation(NamedTuple):
     """
 
     params: PyTree
-    iterates: PyTree
+    new_params: PyTree
     gradient: PyTree
     residual: PyTree
+
+    @property
+    def iterates(self) -> PyTree:
+        return self.signal('iterates')
+
+    def signal(self, name: str, pick: Callable[[PyTree], PyTree] = lambda tree: tree) -> PyTree:
+        """What `pick` takes from a signal: what is not picked of iterates is not subtracted."""
+        if name == 'iterates':
+            return jax.tree.map(jnp.subtract, pick(self.params), pick(self.new_params))
+        return pick(getattr(self, name))
 
 
 class Attack(NamedTuple):
@@ -160,12 +171,7 @@ def make_step(
         given = jax.tree.map(lambda g, w: g.astype(w.dtype), gradient, params)
         updates, opt_state = optimizer.update(given, state.opt_state, params)
         new_params = optax.apply_updates(params, updates)
-        seen = Observation(
-            params=params,
-            iterates=jax.tree.map(jnp.subtract, params, new_params),
-            gradient=gradient,
-            residual=residual,
-        )
+        seen = Observation(params, new_params, gradient, residual)
         audits = {name: attack.update(state.audits[name], seen) for name, attack in attacks.items()}
         return State(new_params, opt_state, audits, state.step + 1), stats
 

@@ -76,6 +76,6 @@ def test_dirac_dots_are_the_coordinates(m):
     flat = np.concatenate([np.asarray(leaf).ravel() for leaf in tree])
     chosen = canaries.dirac(jax.random.key(m), m, tree)
     other = jax.tree.map(jnp.negative, tree)
-    dots = chosen.dots(None, tree, [tree, other], Clipping(2.0, 1))
+    dots = chosen.dots(None, tree, [chosen.pick(tree), chosen.pick(other)], Clipping(2.0, 1))
     expected = 2.0 * flat[np.asarray(chosen.coordinates)]
     np.testing.assert_array_equal(dots, [expected, -expected])

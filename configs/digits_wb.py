@@ -18,14 +18,25 @@ def get_config() -> ml_collections.ConfigDict:
     config.chunk = 30  # steps in one dispatch; progress and metrics are by chunk
     config.strategy = 'auto'  # how gradients are clipped: 'ghost', 'vmap', or by the rule
     config.microbatch_size = placeholder(int)  # examples differentiated at once; by the rule
-    config.learning_rate = 2.0  # of plain SGD
+    config.optimizer = 'sgd'  # any of optax, by name
+    config.learning_rate = 2.0  # a constant
+    config.optimizer_options = ml_collections.ConfigDict()  # such as momentum
+    config.views = 0  # K flipped and shifted views for each gradient; 0 for the image itself
+    config.ema_decay = placeholder(float)  # evaluates a moving average of the parameters
+    config.evaluate_every = 0  # steps; at the end always
+    config.data_dir = placeholder(str)  # of TFDS, if not its default
 
     config.data = ml_collections.ConfigDict()
-    config.data.n = 1_200  # training examples; the rest of the 1,797 is held out
+    config.data.name = 'digits'  # or 'cifar10' … of TFDS
+    config.data.train = 'train'  # the splits
+    config.data.test = 'test'
+    config.data.n = 1_200  # training examples that are no canaries; of 1,797 the rest is held out
 
     config.model = ml_collections.ConfigDict()
     config.model.name = 'mlp'  # or 'cnn', 'wrn' (WRN-16-4)
     config.model.hidden = (128,)  # of the MLP
+    config.model.widths = ((32, 32), (64, 64), (128,))  # of the CNN, from pool to pool
+    config.model.stride = 1  # of the CNN's first convolution
     config.model.conv = 'auto'  # 'patches' on CPU, 'xla' on GPU and TPU
     config.model.dtype = 'float32'  # or 'bfloat16', for accelerators: products only
 
@@ -41,7 +52,7 @@ def get_config() -> ml_collections.ConfigDict:
     config.audit.pairs = False  # one of two canaries is always in (Appendix A)
     config.audit.attacks = ('white_box',)  # and 'black_box', for canaries that are examples
     config.audit.signals = ('iterates', 'residual')  # of the white-box attack
-    config.audit.headline = 'residual'  # a signal, or 'loss' for the black-box attack
+    config.audit.headline = 'residual'  # a signal, 'loss' of the black-box attack, or 'best'
     config.audit.method = 'one_run'
     config.audit.m = 2_000
     config.audit.k_plus = 100

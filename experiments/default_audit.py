@@ -38,7 +38,7 @@ def one(seed: int) -> dict[str, float]:
         'seed': seed,
         'eps_ub': run.eps_ub,
         'noise_multiplier': run.noise_multiplier,
-        'test_accuracy': train.test_accuracy(run, state.params),
+        'test_accuracy': train.test_accuracy(run, state),
         'iterates': results['iterates', 'one_run'].eps_lb,
         'residual': results['residual', 'one_run'].eps_lb,
     }

@@ -8,7 +8,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from oneshot.bounds import _check
-from oneshot.clipping import Clipping, Stats, cut, poisson_clipped_grad_sum
+from oneshot.clipping import Augment, Clipping, Stats, cut, poisson_clipped_grad_sum
 from oneshot.gradients import LossFn, zeros
 
 PyTree = Any
@@ -44,6 +44,7 @@ class Dirac(NamedTuple):
         params: PyTree,
         drawn: jax.Array,
         clipping: Clipping,
+        augment: Augment | None = None,
     ) -> tuple[PyTree, Stats]:
         """c on the coordinate of every drawn canary."""
         flat, unravel = ravel_pytree(zeros(params))
@@ -86,9 +87,10 @@ class Inputs(NamedTuple):
         params: PyTree,
         drawn: jax.Array,
         clipping: Clipping,
+        augment: Augment | None = None,
     ) -> tuple[PyTree, Stats]:
-        """Σ of the clipped gradients of the drawn canaries."""
-        return poisson_clipped_grad_sum(loss_fn, params, self.examples, drawn, clipping)
+        """Σ of the clipped gradients of the drawn canaries, augmented as all examples are."""
+        return poisson_clipped_grad_sum(loss_fn, params, self.examples, drawn, clipping, augment)
 
     def pick(self, direction: PyTree) -> PyTree:
         """What the canaries look at: all of it."""

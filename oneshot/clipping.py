@@ -15,6 +15,7 @@ from oneshot.program import trace
 from oneshot.sites import find_sites
 
 PyTree = Any
+Augment = Callable[[jax.Array, PyTree], PyTree]  # of indices and their examples
 STRATEGIES = ('ghost', 'vmap')
 
 # What a microbatch may hold, in float32 values: so much stays in the cache of a CPU, and
@@ -155,18 +156,25 @@ def clipped_grad_sum(
 
 
 def poisson_clipped_grad_sum(
-    loss_fn: LossFn, params: PyTree, population: PyTree, drawn: jax.Array, clipping: Clipping
+    loss_fn: LossFn,
+    params: PyTree,
+    population: PyTree,
+    drawn: jax.Array,
+    clipping: Clipping,
+    augment: Augment | None = None,
 ) -> tuple[PyTree, Stats]:
     """`clipped_grad_sum` over the drawn members of a population, and only over them.
 
     The number of microbatches is a dynamic trip count: as many as the drawn
-    examples need, so that none is ever cut off and at most one is padded.
+    examples need, so that none is ever cut off and at most one is padded. A microbatch
+    is augmented when it is fetched; each example by its own index in the population.
     """
     cut = sampling.microbatches(drawn, clipping.microbatch_size)
 
     def fetch(trip: jax.Array) -> tuple[PyTree, jax.Array]:
         indices, mask = cut.get(trip, clipping.microbatch_size)
-        return jax.tree.map(lambda x: jnp.asarray(x)[indices], population), mask
+        examples = jax.tree.map(lambda x: jnp.asarray(x)[indices], population)
+        return examples if augment is None else augment(indices, examples), mask
 
     return _sum_microbatches(loss_fn, params, fetch, cut.trips, clipping)
 

@@ -15,6 +15,7 @@ slower by another order of magnitude. Here a convolution is a linear map of the 
 """
 
 import functools
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -183,16 +184,18 @@ def weighted_sum(scale: jax.Array, grads: Parts) -> list[jax.Array]:
     return [jnp.einsum('n,nko->ko', scale, part) for part in grads]
 
 
-def gram(x: jax.Array, window: Window) -> jax.Array:
-    """(N, T, T): the inner products of the windows with each other."""
-    n, t = x.shape[0], window.output[0] * window.output[1]
+def gram(x: jax.Array, window: Window, examples: int) -> jax.Array:
+    """(N, T, T): the inner products of an example's windows, in all its images."""
     if window.strides != (1, 1):
-        rows = windows(x, window).reshape(n, t, -1)
+        rows = windows(x, window)
+        rows = rows.reshape(examples, -1, rows.shape[-1])
         return jnp.einsum('ntk,nsk->nts', rows, rows)
     # Out of those of the pixels, which windows share.
     x = _pad(x, window.pads)
-    pixels = jnp.einsum('nhwc,nijc->nhwij', x, x)
-    return sum(pixels[(slice(None), *cut, *cut)] for cut in _cuts(window)).reshape(n, t, t)
+    x = x.reshape(examples, -1, *x.shape[1:])
+    pixels, every = jnp.einsum('nkhwc,nlijc->nkhwlij', x, x), slice(None)
+    products = sum(pixels[(every, every, *cut, every, *cut)] for cut in _cuts(window))
+    return products.reshape(examples, -1, math.prod(products.shape[4:]))
 
 
 def windows(x: jax.Array, window: Window) -> jax.Array:

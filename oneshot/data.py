@@ -1,15 +1,22 @@
-"""The data sets: the embedded digits."""
+"""The data sets: the embedded digits, and those of TFDS by name."""
 
+import hashlib
+import importlib.util
+import os
 import pathlib
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from rich.progress import track
 
 from oneshot.bounds import _check
 
+# Named where a name is not known; every other of TFDS with images and labels will do.
+NAMES = ('digits', 'cifar10', 'cifar100', 'mnist', 'fashion_mnist')
+
 
 class Split(NamedTuple):
-    """Examples: float32 images in [0, 1] and int32 labels."""
+    """Examples: images, float32 in [0, 1] or bytes, and int32 labels."""
 
     images: np.ndarray
     labels: np.ndarray
@@ -23,7 +30,44 @@ class Dataset(NamedTuple):
     classes: int
 
 
-def digits(n: int, seed: int) -> Dataset:
+def load(
+    name: str,
+    n: int | None,
+    seed: int,
+    *,
+    train: str = 'train',
+    test: str = 'test',
+    data_dir: str | None = None,
+) -> Dataset:
+    """A data set by its name: the embedded digits, or one of TFDS.
+
+    Args:
+        name: 'digits', or a data set of TFDS that has images of one size, and labels.
+        n: how many examples to train on, drawn by the seed; None for all, 0 for none.
+        seed: of the draw.
+        train: the split that these are taken from.
+        test: the split that is held out.
+        data_dir: where TFDS keeps its data sets, if not at its default.
+
+    Raises:
+        ValueError: there is no such data set, split or number of examples, or it is not
+            prepared and cannot be.
+    """
+    if name == 'digits':
+        _check.choice('The training split of digits', train, ('train',))
+        _check.choice('The held-out split of digits', test, ('test',))
+        return digits(n, seed)
+    builder = _open(name, data_dir)
+    for split in (train, test):
+        _check.choice(f'A split of {name}', split, tuple(builder.info.splits))
+    classes = _classes(builder)
+    images, labels = _read(builder, train)
+    n = len(labels) if n is None else _check.count('n, the training examples,', n, 0, len(labels))
+    chosen = np.sort(np.random.default_rng(seed).permutation(len(labels))[:n])
+    return Dataset(Split(images[chosen], labels[chosen]), _read(builder, test), classes)
+
+
+def digits(n: int | None, seed: int) -> Dataset:
     """The 8×8 handwritten digits, 1,797 of them, n for training and the rest held out.
 
     Source: Alpaydin and Kaynak, Optical Recognition of Handwritten Digits, UCI Machine
@@ -31,8 +75,100 @@ def digits(n: int, seed: int) -> Dataset:
     """
     with np.load(pathlib.Path(__file__).parent / 'embedded' / 'digits.npz') as file:
         images, labels = file['images'], file['labels']
-    n = _check.count('n, the number of training examples,', n, 1, len(labels) - 1)
+    n = _check.count('n, the number of training examples,', n, 0, len(labels) - 1)
     order = np.random.default_rng(seed).permutation(len(labels))
     images = images[order].astype(np.float32) / 16.0
     labels = labels[order].astype(np.int32)
     return Dataset(Split(images[:n], labels[:n]), Split(images[n:], labels[n:]), 10)
+
+
+def _open(name: str, data_dir: str | None) -> Any:
+    """The builder of a data set, which is prepared if it can be."""
+    import tensorflow_datasets as tfds  # takes a second, so only if it is needed
+
+    try:
+        builder = tfds.builder(name, data_dir=data_dir)
+    except tfds.core.DatasetNotFoundError:
+        names = ', '.join(NAMES)
+        raise ValueError(
+            f'config.data.name must be a data set of TFDS, or one of {names}, '
+            f'but {name!r} was given.'
+        ) from None
+    command = f'tfds build {name} --file_format=array_record'
+    if builder.is_prepared():
+        if builder.info.file_format.value != 'array_record':
+            raise ValueError(
+                f'{name} must be prepared as array_record, but at {builder.data_path} it is '
+                f'{builder.info.file_format.value}; this prepares it at another place, for '
+                f'--config.data_dir: {command} --data_dir=DIR'
+            )
+        return builder
+    builder = tfds.builder(name, data_dir=data_dir, file_format='array_record')
+    command = f'{command} --data_dir={builder.data_dir_root}'
+    if importlib.util.find_spec('tensorflow') is None:
+        raise ValueError(
+            f'{name} is not prepared at {builder.data_path}, which takes TensorFlow: '
+            f'pip install tensorflow && {command}'
+        )
+    try:
+        builder.download_and_prepare()
+    except (OSError, tfds.download.DownloadError) as error:
+        raise ValueError(
+            f'{name} could not be downloaded and prepared ({error}); '
+            f'where there is a network, this does it: {command}'
+        ) from error
+    return builder
+
+
+def _classes(builder: Any) -> int:
+    """How many there are, if this is a data set of images of one size with labels."""
+    features = dict(builder.info.features.items())
+    images = getattr(features.get('image'), 'shape', (None,))
+    if None in images or not hasattr(features.get('label'), 'num_classes'):
+        raise ValueError(
+            f'The data set must have images of one size and labels, '
+            f'but {builder.name} has {features}.'
+        )
+    return features['label'].num_classes
+
+
+def _read(builder: Any, split: str) -> Split:
+    """All examples of a split, from a cache if they are there."""
+    shape = builder.info.splits[split].num_examples, *builder.info.features['image'].shape
+    caches = [folder / f'oneshot_{split}.npz' for folder in _folders(builder.data_path)]
+    for cache in caches:
+        if cache.exists():
+            with np.load(cache) as file:
+                found = Split(file['images'], file['labels'])
+            if found.images.shape == shape:
+                return found
+    source = builder.as_data_source(split=split)
+    made = Split(np.empty(shape, np.uint8), np.empty(shape[0], np.int32))
+    for i in track(range(shape[0]), description=f'Decoding {builder.name}, {split}, once'):
+        example = source[i]
+        made.images[i], made.labels[i] = example['image'], example['label']
+    _keep(caches, made)
+    return made
+
+
+def _folders(data_path: Any) -> tuple[pathlib.Path, pathlib.Path]:
+    """Where caches are: beside the data set or, if it is read-only, with the user's caches."""
+    beside = pathlib.Path(data_path)
+    name = hashlib.sha256(str(beside.resolve()).encode()).hexdigest()[:16]
+    caches = os.environ.get('XDG_CACHE_HOME') or pathlib.Path.home() / '.cache'
+    return beside, pathlib.Path(caches) / 'oneshot' / name
+
+
+def _keep(caches: list[pathlib.Path], split: Split) -> None:
+    """Writes the first cache that can be written, whole or not at all."""
+    for cache in caches:
+        part = cache.with_suffix(f'.{os.getpid()}.npz')
+        try:
+            cache.parent.mkdir(parents=True, exist_ok=True)
+            np.savez(part, **split._asdict())
+            part.replace(cache)
+            return
+        except OSError as error:
+            part.unlink(missing_ok=True)
+            reason = error
+    print(f'The decoded images are not kept, because {cache} cannot be written: {reason}.')

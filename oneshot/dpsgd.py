@@ -10,7 +10,7 @@ import optax
 
 from oneshot import sampling
 from oneshot.bounds import _check
-from oneshot.clipping import Clipping, Stats, poisson_clipped_grad_sum
+from oneshot.clipping import Augment, Clipping, Stats, poisson_clipped_grad_sum
 from oneshot.clipping import clipped_grad_sum as clipped_grad_sum  # part of the kernel
 from oneshot.gradients import LossFn, zeros
 
@@ -36,6 +36,7 @@ class Canaries(Protocol):
         params: PyTree,
         drawn: jax.Array,
         clipping: Clipping,
+        augment: Augment | None = None,
     ) -> tuple[PyTree, Stats]:
         """Σ of the clipped gradients of the drawn canaries."""
 
@@ -91,6 +92,7 @@ class State(NamedTuple):
     opt_state: PyTree
     audits: dict[str, PyTree]
     step: jax.Array
+    average: PyTree = ()  # of the parameters, where it is asked for
 
 
 def make_step(
@@ -104,6 +106,8 @@ def make_step(
     microbatch_size: int,
     strategy: str = 'vmap',
     attacks: Mapping[str, Attack] | None = None,
+    augment: Callable[[jax.Array, PyTree], PyTree] | None = None,
+    ema_decay: float | None = None,
 ) -> tuple[Callable[[PyTree], State], Callable[..., tuple[State, Stats]]]:
     """One audited step of Algorithm dpsgd.
 
@@ -122,6 +126,12 @@ def make_step(
         microbatch_size: how many examples are differentiated at once.
         strategy: 'vmap' or 'ghost', see `Clipping`; `choose` has a rule for both.
         attacks: named `Attack`s that watch the run.
+        augment: augment(key, example), what `loss_fn` is given in place of an example,
+            such as K views of it (`oneshot.views`); with a key of its own for every
+            example and step. The gradient is clipped after it.
+        ema_decay: in [0, 1), keeps an exponential moving average of the parameters in
+            `State.average`; min(decay, (1 + t)/(10 + t)) at step t, so that the first
+            steps are soon forgotten. It is computed from the iterates, which are private.
 
     Returns:
         `init(params)`, which gives a `State`, and
@@ -140,11 +150,23 @@ def make_step(
             'clip_norm must be finite where noise is added, '
             f'but {clip_norm!r} was given with noise_multiplier = {noise_multiplier!r}.'
         )
+    if ema_decay is not None:
+        _check.real('ema_decay', ema_decay, 0.0, 1.0, open_high=True)
     attacks = dict(attacks or {})
 
     def init(params: PyTree) -> State:
         audits = {name: attack.init(params) for name, attack in attacks.items()}
-        return State(params, optimizer.init(params), audits, jnp.int32(0))
+        average = () if ema_decay is None else jax.tree.map(jnp.copy, params)
+        return State(params, optimizer.init(params), audits, jnp.int32(0), average)
+
+    def augmented(key: jax.Array) -> Augment | None:
+        if augment is None:
+            return None
+
+        def one(index: jax.Array, example: PyTree) -> PyTree:
+            return augment(jax.random.fold_in(key, index), example)
+
+        return jax.vmap(one)
 
     def step(
         state: State,
@@ -154,15 +176,21 @@ def make_step(
         included: jax.Array | None = None,
     ) -> tuple[State, Stats]:
         params = state.params
-        data_key, canary_key, noise_key = jax.random.split(jax.random.fold_in(key, state.step), 3)
+        keys = jax.random.split(jax.random.fold_in(key, state.step), 5)
+        data_key, canary_key, noise_key, data_views_key, canary_views_key = keys
         size = jax.tree.leaves(population)[0].shape[0]
-        drawn = sampling.poisson(data_key, sampling_prob, jnp.ones(size, bool))
-        data_sum, stats = poisson_clipped_grad_sum(loss_fn, params, population, drawn, clipping)
-        residual = zeros(params)
+        data_sum, stats, residual = zeros(params), Stats.none(), zeros(params)
+        if size > 0:
+            drawn = sampling.poisson(data_key, sampling_prob, jnp.ones(size, bool))
+            data_sum, stats = poisson_clipped_grad_sum(
+                loss_fn, params, population, drawn, clipping, augmented(data_views_key)
+            )
         if canaries is not None:
             _check_coins(canaries, included)
             drawn = sampling.poisson(canary_key, sampling_prob, included)
-            residual, more = canaries.gradient_sum(loss_fn, params, drawn, clipping)
+            residual, more = canaries.gradient_sum(
+                loss_fn, params, drawn, clipping, augmented(canary_views_key)
+            )
             stats = jax.tree.map(jnp.add, stats, more)
         if noise_multiplier > 0.0:
             noise = gaussian_noise(noise_key, residual, noise_multiplier * clip_norm)
@@ -173,7 +201,11 @@ def make_step(
         new_params = optax.apply_updates(params, updates)
         seen = Observation(params, new_params, gradient, residual)
         audits = {name: attack.update(state.audits[name], seen) for name, attack in attacks.items()}
-        return State(new_params, opt_state, audits, state.step + 1), stats
+        average = state.average
+        if ema_decay is not None:
+            decay = jnp.minimum(ema_decay, (1.0 + state.step) / (10.0 + state.step))
+            average = optax.incremental_update(new_params, average, 1.0 - decay)
+        return State(new_params, opt_state, audits, state.step + 1, average), stats
 
     return init, step
 

@@ -99,7 +99,7 @@ def ghost(loss_fn: LossFn, params: PyTree, example: PyTree) -> Strategy:
         made = make([None if site.by_gram else pair for site, pair in pairs], mask)
         squares = square(grads) if grads else 0.0
         for site, kernel, (x, delta, y), v in zip(sites, kernels, found, made, strict=True):
-            by_channel = site.squares(x, delta, v)
+            by_channel = site.squares(x, delta, v, mask.size)
             if site.standardized:
                 by_channel = site.destandardized(kernel, by_channel, x, y, delta)
             squares += jnp.sum(by_channel, axis=1)
@@ -129,7 +129,7 @@ def ghost(loss_fn: LossFn, params: PyTree, example: PyTree) -> Strategy:
             others, coordinates = direction
             product = dot(grads, others) if grads else 0.0
             for site, (x, delta, _), d in zip(sites, found, coordinates, strict=True):
-                product += site.along(x, delta, d)
+                product += site.along(x, delta, d, mask.size)
             return product
 
         return Gradients(losses, norms, total, along)

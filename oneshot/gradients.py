@@ -102,7 +102,12 @@ def weighted_sum(scale: jax.Array, grads: PyTree, safe: bool = True) -> PyTree:
 
 def leave_out(scale: jax.Array, x: jax.Array) -> jax.Array:
     """x with 0 for the examples whose scale is 0."""
-    return jnp.where((scale != 0.0).reshape(-1, *[1] * (x.ndim - 1)), x, 0.0)
+    return jnp.where(stretch(scale, x) != 0.0, x, 0.0)
+
+
+def stretch(scale: jax.Array, x: jax.Array) -> jax.Array:
+    """One number for each example, against x with one or several rows for each."""
+    return jnp.repeat(scale, x.shape[0] // scale.size).reshape(-1, *[1] * (x.ndim - 1))
 
 
 @exact

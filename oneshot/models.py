@@ -26,6 +26,8 @@ def make(
     rngs: nnx.Rngs,
     *,
     hidden: Sequence[int] = (128,),
+    widths: Sequence[Sequence[int]] = ((32, 32), (64, 64), (128,)),
+    stride: int = 1,
     conv: str = 'auto',
     dtype: str = 'float32',
 ) -> nnx.Module:
@@ -37,6 +39,8 @@ def make(
         classes: the number of logits.
         rngs: for the initial parameters.
         hidden: the sizes of the MLP's hidden layers.
+        widths: the channels of the CNN's convolutions, from pool to pool.
+        stride: of the CNN's first convolution; 2 halves the sides of the image at once.
         conv: 'patches', 'xla', or 'auto' for the one that suits the backend.
         dtype: what is computed in, 'float32' or 'bfloat16'. Parameters are float32.
     """
@@ -46,14 +50,16 @@ def make(
     height, width, channels = (*image, 1)[:3]
     if name == 'mlp':
         return MLP(height * width * channels, hidden, classes, rngs, dtype=dtype)
-    if height % 8 or width % 8:
+    multiple = stride * 2 ** len(widths) if name == 'cnn' else 8
+    if height % multiple or width % multiple:
         raise ValueError(
-            f'The sides of images must be multiples of 8 for the model {name!r}, '
+            f'The sides of images must be multiples of {multiple} for the model {name!r}, '
             f'but {height}×{width} was given.'
         )
+    options = {'conv': convolution, 'dtype': dtype}
     if name == 'cnn':
-        return CNN((height, width, channels), classes, rngs, conv=convolution, dtype=dtype)
-    return WideResNet(channels, classes, rngs, conv=convolution, dtype=dtype)
+        return CNN((height, width, channels), widths, stride, classes, rngs, **options)
+    return WideResNet(channels, classes, rngs, **options)
 
 
 def find_conv(name: str, backend: str | None = None) -> Callable[..., jax.Array]:
@@ -91,19 +97,18 @@ class MLP(nnx.Module):
 
 
 class CNN(nnx.Module):
-    """Five 3×3 convolutions with tanh and average pools, then two dense layers.
+    """3×3 convolutions with tanh and average pools, then two dense layers.
 
-    402,986 parameters for images of 32×32×3 and ten classes (Papernot et al., Tempered
-    Sigmoid Activations for Deep Learning with Differential Privacy, 2020, with one
-    convolution less).
+    With five convolutions, of 32, 32 · 64, 64 · 128 channels, 402,986 parameters for images
+    of 32×32×3 and ten classes (Papernot et al., Tempered Sigmoid Activations for Deep
+    Learning with Differential Privacy, 2020, with one convolution less).
     """
-
-    WIDTHS = (32, 32, 64, 64, 128)
-    POOLED = (1, 3, 4)  # the convolutions that are followed by a pool
 
     def __init__(
         self,
         image: tuple[int, int, int],
+        widths: Sequence[Sequence[int]],
+        stride: int,
         classes: int,
         rngs: nnx.Rngs,
         *,
@@ -112,22 +117,26 @@ class CNN(nnx.Module):
     ) -> None:
         height, width, channels = image
         options = {'dtype': dtype, 'rngs': rngs}
+        channels = (channels, *itertools.chain(*widths))
+        strides = (stride, *[1] * (len(channels) - 2))
         self.convs = nnx.List(
             [
-                nnx.Conv(a, b, (3, 3), conv_general_dilated=conv, **options)
-                for a, b in itertools.pairwise((channels, *self.WIDTHS))
+                nnx.Conv(a, b, (3, 3), strides=s, conv_general_dilated=conv, **options)
+                for (a, b), s in zip(itertools.pairwise(channels), strides, strict=True)
             ]
         )
-        pixels = height * width // 4 ** len(self.POOLED)
-        self.hidden = nnx.Linear(pixels * self.WIDTHS[-1], 128, **options)
+        # The number of convolutions before each pool.
+        self.pooled = tuple(itertools.accumulate(map(len, widths)))
+        pixels = height * width // stride**2 // 4 ** len(widths)
+        self.hidden = nnx.Linear(pixels * widths[-1][-1], 128, **options)
         self.logits = nnx.Linear(128, classes, **options)
 
     def __call__(self, image: jax.Array) -> jax.Array:
         """Logits of one image."""
         x = image.reshape(*image.shape[:2], -1)
-        for number, layer in enumerate(self.convs):
+        for number, layer in enumerate(self.convs, start=1):
             x = jnp.tanh(layer(x))
-            if number in self.POOLED:
+            if number in self.pooled:
                 x = nnx.avg_pool(x, (2, 2), (2, 2))
         return self.logits(jnp.tanh(self.hidden(x.reshape(-1))))
 

@@ -36,7 +36,7 @@ class Log:
 
     def __init__(self, directory: pathlib.Path | None, steps: int) -> None:
         self._steps, self._start, self._told = steps, time.perf_counter(), 0
-        self._live = sys.stdout.isatty()
+        self._live, self._accuracy = sys.stdout.isatty(), None
         self._bar = rich.progress.Progress(
             rich.progress.TextColumn('training'),
             rich.progress.BarColumn(),
@@ -61,8 +61,8 @@ class Log:
             self._file.close()
             self._events.close()
 
-    def write(self, step: int, stats: Stats) -> None:
-        """Takes note of a chunk that ended at `step`."""
+    def write(self, step: int, stats: Stats, accuracy: float | None = None) -> None:
+        """Takes note of a chunk that ended at `step`, and of the test accuracy if it is given."""
         speed = step / (time.perf_counter() - self._start)
         examples = max(1, int(np.sum(stats.examples)))
         metrics = {
@@ -71,11 +71,15 @@ class Log:
             'clipped': float(np.sum(stats.clipped)) / examples,
             'nonfinite': int(np.sum(stats.nonfinite)),
         }
+        if accuracy is not None:
+            metrics['test_accuracy'] = self._accuracy = accuracy
         self._bar.update(self._task, completed=step, speed=f'{speed:.0f}')
         if not self._live and (step >= self._told + self._steps / 5 or step == self._steps):
             self._told = step
             left = (self._steps - step) / speed
             line = f'step {step:,} of {self._steps:,}: loss {metrics["loss"]:.3f}'
+            if self._accuracy is not None:
+                line += f', test accuracy {self._accuracy:.1%}'
             print(f'{line}, {speed:.0f} steps/s, {left:.0f} s left', flush=True)
         if self._file is not None:
             self._file.write(json.dumps({'step': step} | metrics) + '\n')
@@ -185,14 +189,13 @@ def write_html(
     about: dict[str, str],
     result: AuditResult,
     results: Results,
-    scores: dict[str, np.ndarray],
+    scores: np.ndarray,
     coins: np.ndarray,
 ) -> None:
     """Draws the plots, and puts them with the tables on one page without links."""
     folder = directory / 'plots'
     folder.mkdir(exist_ok=True)
-    name = next(score for (score, _), one in results.items() if one is result)
-    pictures = plots.draw(folder, scores[name], coins, result)
+    pictures = plots.draw(folder, scores, coins, result)
     page = [
         '<!doctype html><html lang="en"><meta charset="utf-8"><title>oneshot audit</title>',
         '<style>body{font:16px/1.5 system-ui,sans-serif;max-width:52rem;margin:2rem auto;'

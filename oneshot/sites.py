@@ -13,10 +13,9 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from oneshot import conv
-from oneshot.gradients import exact, precise
+from oneshot.gradients import exact, precise, stretch
 from oneshot.program import KERNEL_FUNCTIONS, Op, Program, Slot
 
 PyTree = Any
@@ -59,10 +58,10 @@ class Site(NamedTuple):
             positions = self.output.size // p
             return positions**2 * (d + p) <= _ENTRY_COST * d * p
         *area, channels, features = self.kernel
-        positions, area = np.prod(self.window.output), np.prod(area)
+        positions, area = self.output.size // features, math.prod(area)
         inner = channels + area if self.window.strides == (1, 1) else channels * area
         work = positions**2 * (inner + features)
-        return bool(work <= _ENTRY_COST * area * channels * features)
+        return work <= _ENTRY_COST * area * channels * features
 
     @property
     def width(self) -> int:
@@ -90,11 +89,12 @@ class Site(NamedTuple):
     def sides(self, x: jax.Array, delta: jax.Array) -> tuple[jax.Array, jax.Array]:
         """x and δ of many examples in float32.
 
-        As images, as (N, positions, features), or, at one position, as (N, features).
+        As images, one or several for each example, as (N, positions, features), or, at one
+        position, as (N, features).
         """
         x, delta = x.astype(precise(x)), delta.astype(precise(delta))
         if self.window is not None:
-            return x[:, 0], delta[:, 0]
+            return _images(x), _images(delta)
         if x.ndim == 2:
             return x, delta
         contracted = self.op.eqn.params['dimension_numbers'][0][1 - self.position][0]
@@ -131,11 +131,7 @@ class Site(NamedTuple):
     def grad(self, scale: jax.Array, x: conv.Parts, delta: conv.Parts) -> list[jax.Array]:
         """Σ of scale·v, from the factors."""
 
-        def scaled(part: jax.Array) -> jax.Array:
-            weights = jnp.repeat(scale, part.shape[0] // scale.size)
-            return weights.reshape(-1, *[1] * (part.ndim - 1)) * part
-
-        delta = [scaled(part) for part in delta]
+        delta = [stretch(scale, part) * part for part in delta]
         if self.window is None:
             axes = tuple(range(x[0].ndim - 1))
             return [jnp.tensordot(*delta, *x, axes=(axes, axes))]
@@ -149,7 +145,9 @@ class Site(NamedTuple):
         return [jnp.tensordot(scale, grads[0], axes=1)]
 
     @exact
-    def squares(self, x: jax.Array, delta: jax.Array, grads: conv.Parts | None) -> jax.Array:
+    def squares(
+        self, x: jax.Array, delta: jax.Array, grads: conv.Parts | None, examples: int
+    ) -> jax.Array:
         """(N, features): ‖v‖² of each example, by output channel."""
         if grads is not None and self.window is not None:
             return conv.kernel_squares(grads, self.window)
@@ -160,17 +158,19 @@ class Site(NamedTuple):
         if self.window is None:
             products = jnp.einsum('ntd,nsd->nts', x, x)
         else:
-            products = conv.gram(x, self.window)
-        delta = delta.reshape(delta.shape[0], -1, delta.shape[-1])
+            products = conv.gram(x, self.window, examples)
+        delta = delta.reshape(examples, -1, delta.shape[-1])
         apart = jnp.einsum('ntt,ntp->np', products, jnp.square(delta))
         together = jnp.sum(delta * jnp.einsum('nts,nsp->ntp', products, delta), axis=1)
         return jnp.maximum(together, _CANCELLED * apart)
 
     @exact
-    def along(self, x: jax.Array, delta: jax.Array, direction: conv.Parts) -> jax.Array:
+    def along(
+        self, x: jax.Array, delta: jax.Array, direction: conv.Parts, examples: int
+    ) -> jax.Array:
         """⟨direction, v⟩ = ⟨x·direction, δ⟩ of each example."""
         y = x @ direction[0].T if self.window is None else conv.forward(x, direction, self.window)
-        return jnp.sum(y * delta, axis=tuple(range(1, y.ndim)))
+        return jnp.sum((y * delta).reshape(examples, -1), axis=1)
 
     def destandardized(
         self, leaf: jax.Array, squares: jax.Array, x: jax.Array, y: jax.Array, delta: jax.Array
@@ -186,12 +186,22 @@ class Site(NamedTuple):
         squared = conv.squared_norms(leaf)
         window = self.window._replace(channels=1)
         ones = jnp.sum(conv.windows(jnp.sum(x, -1, keepdims=True), window), -1, keepdims=True)
-        mean = jnp.sum(ones * delta, axis=(1, 2))
-        along = jnp.sum(y[:, 0].astype(delta.dtype) * delta, axis=(1, 2))
+        mean = self._by_channel(ones * delta, len(squares))
+        along = self._by_channel(_images(y).astype(delta.dtype) * delta, len(squares))
         along = jnp.where(squared > conv.NORM_FLOOR, along, 0.0)  # at the limit, a is a constant
         fan_in = leaf.size // leaf.shape[-1]
         less = squares - jnp.square(mean) / fan_in - jnp.square(along)
         return jnp.maximum(less, _CANCELLED * squares) / squared
+
+    @staticmethod
+    def _by_channel(images: jax.Array, examples: int) -> jax.Array:
+        """(N, features): the sums over the images of each example."""
+        return jnp.sum(images.reshape(examples, -1, images.shape[-1]), axis=1)
+
+
+def _images(x: jax.Array) -> jax.Array:
+    """All images of all examples in a row."""
+    return x.reshape(-1, *x.shape[2:])
 
 
 def find_sites(program: Program, params: PyTree) -> Iterator[Site]:
@@ -219,7 +229,7 @@ def _accept(site: Site) -> Iterator[Site]:
         if plain and contracted[position] == ((0,) if position else (1,)) and not site.standardized:
             yield site
         return
-    if position != 1 or shapes[0][:1] != (1,):
+    if position != 1:
         return
     if site.standardized and math.prod(site.kernel) < _SMALLEST:
         return

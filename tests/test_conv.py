@@ -145,8 +145,10 @@ def test_maps_are_transposes_of_each_other(case):
     np.testing.assert_allclose(weighted, total, rtol=1e-3, atol=1e-4 * np.abs(total).max())
     rows = conv.windows(x, window).reshape(2, -1, kernel * kernel * channels)
     np.testing.assert_allclose(
-        conv.gram(x, window), rows @ np.swapaxes(rows, 1, 2), rtol=1e-3, atol=1e-3
+        conv.gram(x, window, 2), rows @ np.swapaxes(rows, 1, 2), rtol=1e-3, atol=1e-3
     )
+    both = rows.reshape(-1, rows.shape[-1])  # the two images as those of one example
+    np.testing.assert_allclose(conv.gram(x, window, 1)[0], both @ both.T, rtol=1e-3, atol=1e-3)
     pairs = zip(rows, y.reshape(2, rows.shape[1], features), strict=True)
     exact = [np.sum((one.T @ two) ** 2, axis=0) for one, two in pairs]
     np.testing.assert_allclose(conv.kernel_squares(grads, window), exact, rtol=1e-4)

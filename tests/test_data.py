@@ -1,7 +1,12 @@
+import subprocess
+import sys
+
 import numpy as np
 import pytest
+import tensorflow_datasets as tfds
 
 from oneshot import data
+from tests import tiny_tfds
 
 
 def test_digits():
@@ -23,5 +28,131 @@ def test_the_seed_fixes_the_split():
 
 
 def test_bad_input():
-    with pytest.raises(ValueError, match='from 1 to 1796, but 1797 was given'):
+    with pytest.raises(ValueError, match='from 0 to 1796, but 1797 was given'):
         data.digits(1797, 0)
+
+
+CASES = [
+    ('cifar10', '3.0.2', (32, 32, 3), 10),
+    ('cifar100', '3.0.2', (32, 32, 3), 100),
+    ('mnist', '3.0.1', (28, 28, 1), 10),
+    ('fashion_mnist', '3.0.1', (28, 28, 1), 10),
+]
+
+
+@pytest.mark.parametrize(('name', 'version', 'shape', 'classes'), CASES)
+def test_tfds_by_name(name, version, shape, classes, tmp_path, capsys):
+    """Written as TFDS does, read through it, and then from the cache."""
+    written = tiny_tfds.write(
+        tmp_path, name, version, shape=shape, classes=classes, train=20, test=7
+    )
+    for told in (True, False):  # decoded, and then from the cache
+        found = data.load(name, None, 0, data_dir=str(tmp_path))
+        assert found.classes == classes
+        for split, (images, labels) in zip(found[:2], written.values(), strict=True):
+            assert split.images.dtype == np.uint8
+            assert split.labels.dtype == np.int32
+            np.testing.assert_array_equal(split.images, images)
+            np.testing.assert_array_equal(split.labels, labels)
+        assert (f'Decoding {name}' in capsys.readouterr().out) == told
+    names = sorted(path.name for path in (tmp_path / name / version).glob('oneshot*'))
+    assert names == ['oneshot_test.npz', 'oneshot_train.npz']
+
+
+def test_n_is_drawn_by_the_seed(tmp_path):
+    images, _ = tiny_tfds.write(tmp_path, train=20, test=7)['train']
+    one, same, other = (
+        data.load('cifar10', 8, seed, data_dir=str(tmp_path)).train.images for seed in (0, 0, 1)
+    )
+    np.testing.assert_array_equal(one, same)
+    assert (one != other).any()
+    chosen = {image.tobytes() for image in one}
+    assert len(chosen) == 8
+    assert chosen < {image.tobytes() for image in images}
+    assert data.load('cifar10', 0, 0, data_dir=str(tmp_path)).train.images.shape == (0, 32, 32, 3)
+
+
+def test_a_cache_of_another_size_is_not_used(tmp_path):
+    written = tiny_tfds.write(tmp_path, train=20, test=7)
+    cache = tmp_path / 'cifar10' / '3.0.2' / 'oneshot_train.npz'
+    np.savez(cache, images=np.zeros((3, 32, 32, 3), np.uint8), labels=np.zeros(3, np.int32))
+    found = data.load('cifar10', None, 0, data_dir=str(tmp_path)).train
+    np.testing.assert_array_equal(found.labels, written['train'][1])
+
+
+@pytest.mark.parametrize('anywhere', [True, False])
+def test_a_data_set_that_cannot_be_written_to(anywhere, tmp_path, capsys, monkeypatch):
+    """The cache is then the user's; where nothing can be written, that is said."""
+    tiny_tfds.write(tmp_path / 'tfds', train=5, test=3)
+    monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'caches'))
+    savez = np.savez
+
+    def refuse(path, **arrays):
+        if not anywhere or path.is_relative_to(tmp_path / 'tfds'):
+            raise OSError('Read-only file system')
+        savez(path, **arrays)
+
+    monkeypatch.setattr(np, 'savez', refuse)
+    for decoded in (True, not anywhere):
+        found = data.load('cifar10', None, 0, data_dir=str(tmp_path / 'tfds'))
+        assert len(found.train.labels) == 5
+        told = ' '.join(capsys.readouterr().out.split())
+        assert ('Decoding' in told) == decoded
+        assert ('are not kept' in told) == ('Read-only file system' in told) == (not anywhere)
+    assert not list((tmp_path / 'tfds').rglob('oneshot*'))
+    assert len(list((tmp_path / 'caches').rglob('oneshot*.npz'))) == (2 if anywhere else 0)
+
+
+@pytest.mark.parametrize(
+    ('options', 'message'),
+    [
+        ({'name': 'cifar11'}, "config.data.name must be .* but 'cifar11' was given"),
+        (
+            {'train': 'trian'},
+            "A split of cifar10 must be one of train, test, but 'trian' was given",
+        ),
+        ({'test': 'validation'}, "must be one of train, test, but 'validation' was given"),
+        ({'n': 21}, 'n, the training examples, must be a whole number from 0 to 20'),
+        (
+            {'name': 'mnist'},
+            'mnist is not prepared at .*tfds build mnist --file_format=array_record',
+        ),
+    ],
+)
+def test_what_is_not_there_is_said_in_one_sentence(options, message, tmp_path):
+    tiny_tfds.write(tmp_path, train=20, test=7)
+    given = {'name': 'cifar10', 'n': None, 'seed': 0, 'data_dir': str(tmp_path)} | options
+    with pytest.raises(ValueError, match=message):
+        data.load(**given)
+
+
+def test_another_file_format(tmp_path):
+    tiny_tfds.write(tmp_path, train=5, test=3, file_format='tfrecord')
+    with pytest.raises(
+        ValueError, match=r'must be prepared as array_record, but at .* it is tfrecord'
+    ):
+        data.load('cifar10', None, 0, data_dir=str(tmp_path))
+
+
+def test_the_real_cifar10():
+    """Where it is prepared at TFDS's default place: its well-known channel means."""
+    if not tfds.builder('cifar10').is_prepared():
+        pytest.skip('CIFAR-10 is not prepared at the default place of TFDS')
+    found = data.load('cifar10', None, 0)
+    assert found.train.images.shape == (50_000, 32, 32, 3)
+    assert np.bincount(found.train.labels).tolist() == [5_000] * 10
+    assert np.bincount(found.test.labels).tolist() == [1_000] * 10
+    means = found.train.images.mean(axis=(0, 1, 2)) / 255
+    np.testing.assert_allclose(means, [0.4914, 0.4822, 0.4465], atol=5e-4)
+
+
+def test_no_tensorflow_is_loaded(tmp_path):
+    tiny_tfds.write(tmp_path, train=5, test=3)
+    code = f"""
+import sys
+from oneshot import data
+data.load('cifar10', 4, 0, data_dir={str(tmp_path)!r})
+print('tensorflow' in sys.modules, 'tensorflow_datasets' in sys.modules)
+"""
+    done = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == 'False True'

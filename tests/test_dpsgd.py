@@ -344,3 +344,46 @@ def test_coins_must_be_bools_one_a_canary(included):
     coins = None if included is None else jnp.asarray(included)
     with pytest.raises(ValueError, match='included must be 4 bools, one a canary, but'):
         step(init(params), jax.random.key(0), _data(4), chosen, coins)
+
+
+def test_the_average_forgets_the_first_steps():
+    """Against the formula: w̄_t = d_t·w̄_{t−1} + (1 − d_t)·w_t, d_t = min(d, (1 + t)/(10 + t))."""
+    population = (jnp.asarray(np.random.default_rng(0).normal(size=(20, 3)), jnp.float32),)
+    init, step = dpsgd.make_step(
+        lambda params, example: jnp.vdot(params, example[0]) ** 2 + jnp.vdot(params, example[0]),
+        optax.sgd(0.1),
+        clip_norm=1.0,
+        noise_multiplier=1.0,
+        sampling_prob=0.5,
+        expected_batch_size=10,
+        microbatch_size=4,
+        ema_decay=0.4,
+    )
+    state, step = init(jnp.float32([1, 2, 3])), jax.jit(step)
+    average = np.float64([1, 2, 3])
+    for t in range(8):
+        state, _ = step(state, jax.random.key(0), population)
+        decay = min(0.4, (1 + t) / (10 + t))
+        average = decay * average + (1 - decay) * np.asarray(state.params, np.float64)
+        np.testing.assert_allclose(state.average, average, rtol=1e-5)
+
+
+def test_nobody_but_canaries():
+    """m = n: the population is empty."""
+    population = (jnp.zeros((0, 3)),)
+    chosen = canaries.Inputs((jnp.eye(3),))
+    init, step = dpsgd.make_step(
+        lambda params, example: jnp.vdot(params, example[0]),
+        optax.sgd(1.0),
+        clip_norm=10.0,
+        noise_multiplier=0.0,
+        sampling_prob=1.0,
+        expected_batch_size=1.0,
+        microbatch_size=2,
+    )
+    included = jnp.asarray([True, False, True])
+    state, stats = jax.jit(step)(
+        init(jnp.zeros(3)), jax.random.key(0), population, chosen, included
+    )
+    np.testing.assert_allclose(state.params, [-1.0, 0.0, -1.0])
+    assert int(stats.examples) == 2

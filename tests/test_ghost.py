@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from oneshot import clipping, dpsgd, models, program, sites
+from oneshot import clipping, dpsgd, models, program, sites, views
 from oneshot.clipping import Clipping
 
 
@@ -108,6 +108,22 @@ def test_our_models(name, convolution):
     assert sum(sizes[site.leaf] for site in found) > 0.98 * sum(sizes)
     if name == 'cnn':  # both ways to a norm: from x xᵀ, and from v
         assert {site.by_gram for site in found} == {True, False}
+
+
+@pytest.mark.parametrize(
+    ('name', 'convolution'), [('mlp', 'auto'), ('cnn', 'patches'), ('wrn', 'patches')]
+)
+def test_several_views_of_an_example(name, convolution):
+    """A layer then has several images an example, whose gradients are one."""
+    loss_fn, params = _model(name, conv=convolution)
+    images, labels = _images(6)
+    batch = images.reshape(2, 3, *images.shape[1:]), labels[:2]
+    loss_fn = views.mean_loss(loss_fn)
+    found = _differences(loss_fn, params, batch, _directions(params))
+    assert max(found.values()) < 1e-5, found
+    example = jax.tree.map(lambda x: x[0], batch)
+    sizes = [leaf.size for leaf in jax.tree.leaves(params)]
+    assert sum(sizes[one.leaf] for one in _sites(loss_fn, params, example)) > 0.98 * sum(sizes)
 
 
 # Losses that nobody built for this: each has parameters that are sites, and others.

@@ -95,13 +95,16 @@ def test_parameter_counts(name, count):
 
 
 @pytest.mark.parametrize('name', ['patches', 'xla'])
-def test_cnn_is_the_formula(name):
-    apply, params = models.split(models.make('cnn', (16, 16, 3), 10, nnx.Rngs(0), conv=name))
+@pytest.mark.parametrize('stride', [1, 2])
+def test_cnn_is_the_formula(name, stride):
+    model = models.make('cnn', (16, 16, 3), 10, nnx.Rngs(0), conv=name, stride=stride)
+    apply, params = models.split(model)
     params = _moved(params)
     image = np.random.default_rng(0).random((16, 16, 3)).astype(np.float32)
     w, x = _pure(params), np.asarray(image, np.float64)
     for i in range(5):
-        x = np.tanh(_conv(x, w['convs'][i]['kernel']) + w['convs'][i]['bias'])
+        kernel, bias = w['convs'][i]['kernel'], w['convs'][i]['bias']
+        x = np.tanh(_conv(x, kernel, 1 if i else stride) + bias)
         if i in (1, 3, 4):
             h, v, c = x.shape
             x = x.reshape(h // 2, 2, v // 2, 2, c).mean(axis=(1, 3))

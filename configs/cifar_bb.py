@@ -1,0 +1,43 @@
+"""Black-box on CIFAR-10: canaries are images, scored by the loss (Figure bb_diff_m).
+
+    python -m oneshot.main --config=configs/cifar_bb.py:cpu --workdir=runs/cifar_bb
+    python -m oneshot.main --config=configs/cifar_bb.py:cpu,in_distribution
+
+m = n, as in the paper's figure: nothing but canaries is trained on, half of them at a time.
+They are images of the test set with a wrong label, or, with `:in_distribution`, the right
+one. `:eps=8` sets ε_UB, `:smoke` runs in seconds. The full size is a WRN-16-4, for an
+accelerator; `:cpu` has a small CNN, for two cores.
+"""
+
+import ml_collections
+
+from configs import arguments, digits_wb
+
+
+def get_config(argument: str | None = None) -> ml_collections.ConfigDict:
+    given = arguments.parse(argument, ('cpu', 'smoke', 'in_distribution'), ('eps',))
+
+    config = digits_wb.get_config()
+    config.data.name = 'cifar10'
+    config.data.n = 0
+    config.model.name = 'wrn'
+    config.steps = 100
+    config.chunk = 10
+    config.learning_rate = 2.0
+    config.evaluate_every = 50
+    config.dp.eps = 16.0 if given['eps'] is None else given['eps']
+    config.dp.sampling_prob = 0.5
+    config.audit.canaries = 'in_distribution' if given['in_distribution'] else 'mislabeled'
+    config.audit.attacks = ('black_box',)
+    config.audit.headline = 'loss'
+    config.audit.m = 1_000
+    config.audit.k_plus = config.audit.k_minus = 50
+    if given['cpu'] or given['smoke']:
+        config.model.name = 'cnn'
+        config.model.widths, config.model.stride = ((64,), (128,)), 2
+    if given['smoke']:
+        config.steps = config.evaluate_every = 10
+        config.dp.noise_multiplier = 1.0
+        config.audit.m = 200
+        config.audit.k_plus = config.audit.k_minus = 20
+    return config

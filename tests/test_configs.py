@@ -1,0 +1,110 @@
+"""The configs of CIFAR-10, run small on random images that lie on disk as CIFAR-10 does."""
+
+import io
+import json
+import pathlib
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from absl import flags
+
+from configs import cifar_bb, cifar_wb
+from experiments import cifar_wb_cpu
+from oneshot import train
+from tests import tiny_tfds
+
+ROOT = pathlib.Path(__file__).parents[1]
+
+
+@pytest.fixture(scope='module')
+def data_dir(tmp_path_factory):
+    folder = tmp_path_factory.mktemp('tfds')
+    tiny_tfds.write(folder, train=600, test=300)
+    return str(folder)
+
+
+def _main(config, *given):
+    line = [sys.executable, '-m', 'oneshot.main', f'--config=configs/{config}', *given]
+    return subprocess.run(line, capture_output=True, text=True, cwd=ROOT, check=False)
+
+
+def test_arguments_of_the_white_box_config():
+    config = cifar_wb.get_config()
+    assert config.dp.sampling_prob * config.data.n == 4096
+    assert (config.dp.eps, config.dp.delta, config.audit.m) == (8.0, 1e-5, 5000)
+    assert (config.model.name, config.views) == ('wrn', 16)
+    assert cifar_wb.get_config('eps=4').dp.eps == 4.0
+    small = cifar_wb.get_config('cpu,eps=2')
+    assert (small.dp.eps, small.data.n, small.audit.m) == (2.0, 50_000, 5000)
+    assert small.dp.sampling_prob == config.dp.sampling_prob
+    assert small.model.name == 'cnn'
+
+
+def test_arguments_of_the_black_box_config():
+    config = cifar_bb.get_config('cpu,in_distribution')
+    assert config.audit.canaries == 'in_distribution'
+    assert (config.data.n, config.audit.m) == (0, 1000)  # m = n: canaries and nobody else
+    assert cifar_bb.get_config().audit.canaries == 'mislabeled'
+
+
+@pytest.mark.parametrize('given', ['cpus', 'eps', 'eps=much', 'cpu;eps=4'])
+def test_other_arguments_are_refused(given):
+    with pytest.raises(flags.IllegalFlagValueError, match='cpu, smoke, eps=NUMBER, but'):
+        cifar_wb.get_config(given)
+
+
+def test_the_white_box_audit_runs(data_dir, tmp_path):
+    done = _main('cifar_wb.py:smoke', f'--workdir={tmp_path}', f'--config.data_dir={data_dir}')
+    assert done.returncode == 0, done.stderr
+    result = json.loads((tmp_path / 'result.json').read_text())
+    assert (result['m'], result['score'], result['steps']) == (5000, 'residual', 10)
+    assert {row['score'] for row in result['rows']} == {'iterates', 'residual'}
+    assert 'cifar10, n = 500' in done.stdout
+
+
+@pytest.mark.parametrize('kind', ['mislabeled', 'in_distribution'])
+def test_the_black_box_audit_runs(kind, data_dir):
+    config = cifar_bb.get_config('smoke' if kind == 'mislabeled' else f'smoke,{kind}')
+    config.data_dir, config.audit.attacks = data_dir, ('black_box', 'white_box')
+    run = train.prepare(config)
+    assert len(run.dataset.test.labels) == 100
+    scores = train.collect_scores(run, train.train(run))
+    assert scores['loss'].shape == scores['iterates'].shape == (200,)
+
+
+def test_the_experiment_runs_small(data_dir):
+    """The fast cousin of experiments/cifar_wb_cpu.py."""
+    rows = [cifar_wb_cpu.measure(8.0, 0, canaries, data_dir, quick=True) for canaries in (1, 0)]
+    assert rows[0]['residual'] >= 0.0
+    assert np.isnan(rows[1]['residual'])  # nobody was in: there is nothing to bound
+    assert [mean['seeds'] for mean in cifar_wb_cpu.summary(rows)] == [1]
+    cifar_wb_cpu.plot(rows, io.BytesIO())
+    cifar_wb_cpu.show(rows)
+
+
+@pytest.mark.parametrize(
+    ('given', 'message'),
+    [
+        (['cifar_wb.py:cpus'], 'After the colon of --config may stand'),
+        (['cifar_wb.py:cpu', '--config.data.name=cifar11'], "but 'cifar11' was given"),
+        (['cifar_wb.py:cpu', '--config.data.name=mnist'], 'mnist is not prepared at'),
+        (['cifar_wb.py:cpu', '--config.data.train=valid'], 'must be one of train, test'),
+    ],
+)
+def test_what_is_wrong_is_said_before_anything_starts(given, message, data_dir):
+    done = _main(*given, f'--config.data_dir={data_dir}')
+    assert done.returncode != 0
+    assert message in done.stderr
+    assert 'Traceback' not in done.stderr
+    assert 'step' not in done.stdout
+
+
+def test_images_that_the_model_cannot_take(tmp_path):
+    tiny_tfds.write(tmp_path, 'mnist', '3.0.1', shape=(28, 28, 1), train=600, test=300)
+    config = cifar_wb.get_config('smoke')
+    config.data_dir, config.data.name = str(tmp_path), 'mnist'
+    message = "multiples of 8 for the model 'cnn', but 28×28 was given"
+    with pytest.raises(ValueError, match=message):
+        train.prepare(config)

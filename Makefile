@@ -15,7 +15,7 @@ audit: $(VENV)/.audit
 	$(BIN)/python -m oneshot.main --config=configs/digits_wb.py --workdir=runs/digits_wb
 
 test: $(VENV)/.test
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses=auto --dist=worksteal
 
 lint: $(VENV)/.test
 	$(BIN)/ruff format --check .

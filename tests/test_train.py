@@ -11,6 +11,7 @@ import subprocess
 import sys
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.stats
@@ -254,32 +255,63 @@ def test_evaluation_while_it_trains(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
+    'name',
+    [
+        'adabelief',
+        'adadelta',
+        'adagrad',
+        'adamax',
+        'adamaxw',
+        'adamw',
+        'adan',
+        'amsgrad',
+        'fromage',
+        'lars',
+        'nadam',
+        'nadamw',
+        'novograd',
+        'optimistic_gradient_descent',
+        'radam',
+        'rmsprop',
+        'rprop',
+        'sign_sgd',
+        'sm3',
+        'yogi',
+    ],
+)
+def test_every_optimizer_fits_into_the_step(name):
+    run = train.prepare(_small(digits_wb.get_config(), optimizer=name, learning_rate=0.01))
+    assert run.scores == ('gradient', 'residual')
+    given = run.state, run.key, run.population, run.canaries, run.included
+    state, _ = jax.eval_shape(run.step, *given)
+    assert jax.tree.map(jnp.shape, state) == jax.tree.map(jnp.shape, run.state)
+
+
+@pytest.fixture(scope='module')
+def plain_residual():
+    plain = train.prepare(_small(digits_wb.get_config(), steps=5, learning_rate=0.0))
+    return train.collect_scores(plain, train.train(plain))['residual']
+
+
+@pytest.mark.parametrize(
     ('name', 'options'),
     [
         ('sgd', {'momentum': 0.9, 'nesterov': True}),
-        ('adabelief', {}),
         ('adafactor', {}),
-        ('adagrad', {}),
         ('adam', {'b1': 0.5}),
-        ('adamw', {'weight_decay': 0.1}),
-        ('lamb', {}),
-        ('lars', {}),
+        ('lamb', {'weight_decay': 0.1}),
         ('lion', {}),
-        ('rmsprop', {}),
-        ('yogi', {}),
     ],
 )
-def test_optimizers_are_scored_by_the_privatized_gradient(name, options):
+def test_optimizers_are_scored_by_the_privatized_gradient(name, options, plain_residual):
     """Of Dirac canaries, Σ_t of g̃_t/B on a coordinate, whatever the optimizer makes of it."""
     changes = {'optimizer': name, 'optimizer_options': options, 'learning_rate': 0.01, 'steps': 5}
     run = train.prepare(_small(digits_wb.get_config(), **changes))
     assert run.scores == ('gradient', 'residual')
     state = train.train(run)
     scores = train.collect_scores(run, state)
-    plain = train.prepare(_small(digits_wb.get_config(), steps=5, learning_rate=0.0))
-    expected = train.collect_scores(plain, train.train(plain))
     # The residual has no other data in it, and is the same for every optimizer.
-    np.testing.assert_allclose(scores['residual'], expected['residual'], atol=1e-5)
+    np.testing.assert_allclose(scores['residual'], plain_residual, atol=1e-5)
     assert any(
         (a != b).any()
         for a, b in zip(*map(jax.tree.leaves, (state.params, run.state.params)), strict=True)

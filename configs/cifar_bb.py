@@ -36,6 +36,7 @@ def get_config(argument: str | None = None) -> ml_collections.ConfigDict:
         config.model.name = 'cnn'
         config.model.widths, config.model.stride = ((64,), (128,)), 2
     if given['smoke']:
+        config.model.widths = (8,), (16,)
         config.steps = config.evaluate_every = 10
         config.dp.noise_multiplier = 1.0
         config.audit.m = 200

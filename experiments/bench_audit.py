@@ -28,7 +28,6 @@ were not asked for are kept.
 """
 
 import argparse
-import csv
 import functools
 import io
 import itertools
@@ -50,6 +49,8 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
+from experiments import csv_files
+from experiments.csv_files import Row
 from oneshot import audit, canaries, clipping, dpsgd, gradients, models, sampling
 
 RESULTS = pathlib.Path(__file__).parent / 'results'
@@ -89,8 +90,6 @@ CLAIMS = [
     ('slope in steps is 1.0 ± 0.1', 'cost mlp run steps 5', 'slope', 0.9, 1.1),
     ('slope in steps is 1.0 ± 0.1', 'cost cnn run steps 5', 'slope', 0.9, 1.1),
 ]
-
-Row = dict[str, Any]
 
 
 class Sizes(NamedTuple):
@@ -504,22 +503,6 @@ def plot(rows: list[Row], file: Any) -> None:
     figure.savefig(file, dpi=120)
 
 
-def read(path: pathlib.Path) -> list[Row]:
-    if not path.exists():
-        return []
-    with path.open(newline='') as file:
-        rows = list(csv.DictReader(file))
-    return [row | {name: float(row[name] or 'nan') for name in NUMBERS} for row in rows]
-
-
-def write(path: pathlib.Path, rows: list[Row]) -> None:
-    with path.open('w', newline='') as file:
-        writer = csv.DictWriter(file, [*NAMES, *NUMBERS], lineterminator='\n')
-        writer.writeheader()
-        for row in rows:
-            writer.writerow(row | {k: f'{row[k]:.9g}'.replace('nan', '') for k in NUMBERS})
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
     parser.add_argument('--parts', default=','.join(PARTS), help='with commas between them')
@@ -529,7 +512,7 @@ def main() -> None:
     if not set(parts) <= set(PARTS):
         parser.error(f'--parts must be some of {", ".join(PARTS)}, but {args.parts} was given.')
     path, sizes = RESULTS / 'bench_audit.csv', QUICK if args.quick else Sizes()
-    known = [] if args.quick else read(path)
+    known = [] if args.quick else csv_files.read(path, NUMBERS)
     rows = []
     for part, measure in PARTS.items():
         kept = [row for row in known if row['part'] == part]
@@ -537,7 +520,7 @@ def main() -> None:
     show(rows)
     plot(rows, io.BytesIO() if args.quick else path.with_suffix('.png'))
     if not args.quick:
-        write(path, rows)
+        csv_files.write(path, rows, NAMES, NUMBERS)
         print(f'Written to {RESULTS.name}/bench_audit.csv and bench_audit.png.')
 
 

@@ -2,15 +2,19 @@
 
     python -m experiments.cifar_wb_cpu --data_dir=DIR      # what is not measured yet
     python -m experiments.cifar_wb_cpu --data_dir=DIR --quick   # seconds, nothing is written
+    python -m experiments.cifar_wb_cpu --guesses     # how the numbers of guesses were found
 
 `configs/cifar_wb.py:cpu` at ε_UB = 1, 2, 4 and 8 with three seeds each: one run, k fixed
-before it. At ε_UB = 8 also without canaries, for what they cost in test accuracy. Each run
-takes about five minutes; one that is in results/cifar_wb_cpu.csv is not made again.
-Writes that file and results/cifar_wb_cpu.png after every run.
+before it. At ε_UB = 8 also without canaries, for what they cost in test accuracy. A run
+takes four to nine minutes, all of them an hour and a half; one that is in
+results/cifar_wb_cpu.csv is not made again. Writes that file and results/cifar_wb_cpu.png
+after every run. The prediction is that of independent scores, as in
+`experiments/default_audit.py`; `--guesses` has it for many numbers of guesses, and needs
+neither data nor training.
 """
 
 import argparse
-import csv
+import functools
 import io
 import pathlib
 import time
@@ -18,18 +22,25 @@ from collections.abc import Iterator
 from typing import Any
 
 import jax.numpy as jnp
+import ml_collections
 import numpy as np
 from matplotlib.figure import Figure
 from rich.console import Console
+from rich.progress import track
 from rich.table import Table
 
 from configs import cifar_wb
-from oneshot import report, train
+from experiments import csv_files
+from experiments.csv_files import Row
+from experiments.default_audit import predict
+from oneshot import accounting, report, train
 
 RESULTS = pathlib.Path(__file__).parent / 'results'
 PAPER = {1.0: 0.7, 2.0: 1.2, 4.0: 1.8, 8.0: 3.5}  # the best of all k, without guarantee
 NEEDED = {1.0: 0.3, 2.0: 0.75, 4.0: 1.7, 8.0: 3.1}
 SEEDS = (0, 1, 2)
+GUESSES = (25, 50, 75, 100, 150, 200, 300, 400)  # of each kind
+SIMULATIONS = 300
 NUMBERS = (
     'eps_ub',
     'seed',
@@ -42,8 +53,6 @@ NUMBERS = (
     'test_accuracy',
     'seconds',
 )
-
-Row = dict[str, float]
 
 
 def planned() -> Iterator[tuple[float, int, int]]:
@@ -92,15 +101,18 @@ def summary(rows: list[Row]) -> list[dict[str, Any]]:
 
 def show(rows: list[Row]) -> None:
     table = Table(title='CIFAR-10, white-box, one run: means over seeds', title_justify='left')
-    for name in ('ε_UB', 'seeds', 'residual', 'needed', 'iterates', 'paper', 'accuracy', 'minutes'):
+    columns = 'seeds', 'residual', 'needed', 'predicted', 'iterates', 'paper', 'accuracy', 'minutes'
+    for name in ('ε_UB', *columns):
         table.add_column(name, justify='right')
     for mean in summary(rows):
         eps = mean['eps_ub']
+        predicted = simulated(cifar_wb.get_config(f'cpu,eps={eps}'))
         table.add_row(
             f'{eps:g}',
             str(mean['seeds']),
             f'{mean["residual"]:.2f}',
             f'{NEEDED[eps]:g}',
+            f'{predicted.mean():.2f}',
             f'{mean["iterates"]:.2f}',
             f'{PAPER[eps]:g}',
             f'{mean["test_accuracy"]:.1%}',
@@ -131,30 +143,47 @@ def plot(rows: list[Row], file: Any) -> None:
     figure.savefig(file, dpi=120)
 
 
-def read(path: pathlib.Path) -> list[Row]:
-    if not path.exists():
-        return []
-    with path.open(newline='') as file:
-        rows = list(csv.DictReader(file))
-    return [{name: float(row[name] or 'nan') for name in NUMBERS} for row in rows]
+def show_guesses() -> None:
+    """The simulated mean and deviation of ε_LB, by the number of guesses of each kind."""
+    title = f'ε_LB of {SIMULATIONS} simulated audits: mean ± standard deviation'
+    table = Table(title=title, title_justify='left')
+    for name in ('k', *(f'ε_UB = {eps:g}' for eps in PAPER)):
+        table.add_column(name, justify='right')
+    for k in track(GUESSES, description='simulating'):
+        cells = []
+        for eps in PAPER:
+            config = cifar_wb.get_config(f'cpu,eps={eps}')
+            mark = '*' if config.audit.k_plus == k else ' '
+            config.audit.k_plus = config.audit.k_minus = k
+            found = simulated(config)
+            cells.append(f'{found.mean():.2f} ± {found.std():.2f} {mark}')
+        table.add_row(str(k), *cells)
+    Console().print(table)
+    print('* what configs/cifar_wb.py takes')
 
 
-def write(path: pathlib.Path, rows: list[Row]) -> None:
-    with path.open('w', newline='') as file:
-        writer = csv.DictWriter(file, NUMBERS, lineterminator='\n')
-        writer.writeheader()
-        for row in rows:
-            writer.writerow({k: f'{row[k]:.9g}'.replace('nan', '') for k in NUMBERS})
-    plot(rows, path.with_suffix('.png'))
+@functools.cache
+def calibrated(*given: float) -> float:
+    return accounting.calibrate_noise(*given)
+
+
+def simulated(config: ml_collections.ConfigDict) -> np.ndarray:
+    """ε_LB of independent scores, in the place of those of runs."""
+    dp = config.dp
+    sigma = calibrated(dp.eps, dp.sampling_prob, config.steps, dp.delta)
+    return predict(config, sigma, SIMULATIONS)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
     parser.add_argument('--data_dir', help='where TFDS keeps its data sets')
     parser.add_argument('--quick', action='store_true', help='tiny runs; nothing is written')
+    parser.add_argument('--guesses', action='store_true', help='simulates, and trains nothing')
     args = parser.parse_args()
+    if args.guesses:
+        return show_guesses()
     path = RESULTS / 'cifar_wb_cpu.csv'
-    rows = [] if args.quick else read(path)
+    rows = [] if args.quick else csv_files.read(path, NUMBERS)
     done = {(row['eps_ub'], row['seed'], row['canaries']) for row in rows}
     for eps, seed, canaries in planned():
         if (eps, seed, canaries) in done:
@@ -162,7 +191,8 @@ def main() -> None:
         print(f'ε_UB = {eps:g}, seed {seed}, {"with" if canaries else "without"} canaries')
         rows.append(measure(eps, seed, canaries, args.data_dir, args.quick))
         if not args.quick:
-            write(path, rows)
+            csv_files.write(path, rows, (), NUMBERS)
+            plot(rows, path.with_suffix('.png'))
     show(rows)
     if args.quick:
         plot(rows, io.BytesIO())

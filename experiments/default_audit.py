@@ -14,6 +14,7 @@ import csv
 import multiprocessing
 import pathlib
 
+import ml_collections
 import numpy as np
 from rich.console import Console
 from rich.progress import track
@@ -44,9 +45,8 @@ def one(seed: int) -> dict[str, float]:
     }
 
 
-def predict(sigma: float, simulations: int) -> np.ndarray:
-    """ε_LB of `simulations` audits of independent scores."""
-    config = digits_wb.get_config()
+def predict(config: ml_collections.ConfigDict, sigma: float, simulations: int) -> np.ndarray:
+    """ε_LB of `simulations` audits of independent scores, as a run of the config has them."""
     rng = np.random.default_rng(0)
     m, steps = config.audit.m, config.steps
     found = []
@@ -92,7 +92,7 @@ def main() -> None:
     spawn = multiprocessing.get_context('spawn')  # JAX does not survive a fork
     with concurrent.futures.ProcessPoolExecutor(2, mp_context=spawn) as pool:
         rows = list(track(pool.map(one, range(seeds)), description='auditing', total=seeds))
-    predicted = predict(rows[0]['noise_multiplier'], SIMULATIONS)
+    predicted = predict(digits_wb.get_config(), rows[0]['noise_multiplier'], SIMULATIONS)
 
     summary = Table(title=f'{seeds} seeds of configs/digits_wb.py', title_justify='left')
     for name in ('score', 'mean ε_LB', 'least', 'most', 'above 0', 'at most ε_UB', 'predicted'):

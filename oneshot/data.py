@@ -1,9 +1,11 @@
 """The data sets: the embedded digits, and those of TFDS by name."""
 
+import contextlib
 import hashlib
 import importlib.util
 import os
 import pathlib
+import zipfile
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -137,11 +139,9 @@ def _read(builder: Any, split: str) -> Split:
     shape = builder.info.splits[split].num_examples, *builder.info.features['image'].shape
     caches = [folder / f'oneshot_{split}.npz' for folder in _folders(builder.data_path)]
     for cache in caches:
-        if cache.exists():
-            with np.load(cache) as file:
-                found = Split(file['images'], file['labels'])
-            if found.images.shape == shape:
-                return found
+        found = _cached(cache, shape)
+        if found is not None:
+            return found
     source = builder.as_data_source(split=split)
     made = Split(np.empty(shape, np.uint8), np.empty(shape[0], np.int32))
     for i in track(range(shape[0]), description=f'Decoding {builder.name}, {split}, once'):
@@ -149,6 +149,19 @@ def _read(builder: Any, split: str) -> Split:
         made.images[i], made.labels[i] = example['image'], example['label']
     _keep(caches, made)
     return made
+
+
+def _cached(cache: pathlib.Path, shape: tuple[int, ...]) -> Split | None:
+    """What a cache holds, if it is whole and of this shape."""
+    if not cache.exists():
+        return None
+    try:
+        with cache.open('rb') as file, np.load(file) as arrays:
+            found = Split(arrays['images'], arrays['labels'])
+    except (OSError, EOFError, KeyError, ValueError, zipfile.BadZipFile) as error:
+        print(f'The decoded images at {cache} cannot be read and are made anew: {error}')
+        return None
+    return found if found.images.shape == shape else None
 
 
 def _folders(data_path: Any) -> tuple[pathlib.Path, pathlib.Path]:
@@ -165,10 +178,13 @@ def _keep(caches: list[pathlib.Path], split: Split) -> None:
         part = cache.with_suffix(f'.{os.getpid()}.npz')
         try:
             cache.parent.mkdir(parents=True, exist_ok=True)
+            if not cache.parent.stat().st_mode & 0o222:  # which does not stop root
+                raise PermissionError(f'{cache.parent} is read-only')
             np.savez(part, **split._asdict())
             part.replace(cache)
             return
         except OSError as error:
-            part.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # nothing may be there
+                part.unlink()
             reason = error
     print(f'The decoded images are not kept, because {cache} cannot be written: {reason}.')

@@ -135,6 +135,12 @@ def result_rows(results: Results) -> list[tuple[str, ...]]:
     ]
 
 
+def every_title(results: Results) -> str:
+    """What stands above these rows, with the confidence that each of them has by itself."""
+    confidence = next(iter(results.values())).confidence
+    return f'every score by every method, each with {100 * confidence:.4g} % confidence'
+
+
 _COLUMNS = ('score', 'method', 'ε_LB', 'right', 'kind', 'assumes')
 
 
@@ -146,7 +152,7 @@ def show(console: Console, about: dict[str, str], result: AuditResult, results: 
     for row in headline_rows(about, result):
         table.add_row(*row)
     console.print(table)
-    every = Table(title='every score by every method', title_justify='left')
+    every = Table(title=every_title(results), title_justify='left')
     for name in _COLUMNS:
         every.add_column(name)
     for row in result_rows(results):
@@ -211,7 +217,7 @@ def write_html(
             f'<figcaption>{html.escape(caption)}</figcaption></figure>'
             for caption, data in pictures
         ),
-        '<h2>Every score by every method</h2>',
+        f'<h2>{html.escape(every_title(results).capitalize())}</h2>',
         _html_table(_COLUMNS, result_rows(results)),
         '</html>',
     ]

@@ -80,25 +80,32 @@ def test_a_cache_of_another_size_is_not_used(tmp_path):
     np.testing.assert_array_equal(found.labels, written['train'][1])
 
 
+@pytest.mark.parametrize('size', [0, 100, 40_000])
+def test_a_cache_that_is_cut_off_is_made_anew(size, tmp_path, capsys):
+    written = tiny_tfds.write(tmp_path, train=20, test=7)
+    cache = tmp_path / 'cifar10' / '3.0.2' / 'oneshot_train.npz'
+    data.load('cifar10', None, 0, data_dir=str(tmp_path))
+    whole = cache.read_bytes()
+    cache.write_bytes(whole[:size])
+    found = data.load('cifar10', None, 0, data_dir=str(tmp_path)).train
+    assert 'cannot be read and are made anew' in ' '.join(capsys.readouterr().out.split())
+    np.testing.assert_array_equal(found.labels, written['train'][1])
+    assert len(cache.read_bytes()) == len(whole)
+
+
 @pytest.mark.parametrize('anywhere', [True, False])
 def test_a_data_set_that_cannot_be_written_to(anywhere, tmp_path, capsys, monkeypatch):
     """The cache is then the user's; where nothing can be written, that is said."""
     tiny_tfds.write(tmp_path / 'tfds', train=5, test=3)
-    monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'caches'))
-    savez = np.savez
-
-    def refuse(path, **arrays):
-        if not anywhere or path.is_relative_to(tmp_path / 'tfds'):
-            raise OSError('Read-only file system')
-        savez(path, **arrays)
-
-    monkeypatch.setattr(np, 'savez', refuse)
+    (tmp_path / 'caches').mkdir()
+    monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'caches' if anywhere else '/dev/null'))
+    (tmp_path / 'tfds' / 'cifar10' / '3.0.2').chmod(0o555)
     for decoded in (True, not anywhere):
         found = data.load('cifar10', None, 0, data_dir=str(tmp_path / 'tfds'))
         assert len(found.train.labels) == 5
         told = ' '.join(capsys.readouterr().out.split())
         assert ('Decoding' in told) == decoded
-        assert ('are not kept' in told) == ('Read-only file system' in told) == (not anywhere)
+        assert ('are not kept' in told) == ('Not a directory' in told) == (not anywhere)
     assert not list((tmp_path / 'tfds').rglob('oneshot*'))
     assert len(list((tmp_path / 'caches').rglob('oneshot*.npz'))) == (2 if anywhere else 0)
 

@@ -1,0 +1,27 @@
+"""Results as CSV files: columns of words, then columns of numbers, empty where there is none."""
+
+import csv
+import pathlib
+from collections.abc import Sequence
+from typing import Any
+
+Row = dict[str, Any]
+
+
+def read(path: pathlib.Path, numbers: Sequence[str]) -> list[Row]:
+    """The rows of a file; none if there is no file."""
+    if not path.exists():
+        return []
+    with path.open(newline='') as file:
+        rows = list(csv.DictReader(file))
+    return [row | {name: float(row[name] or 'nan') for name in numbers} for row in rows]
+
+
+def write(
+    path: pathlib.Path, rows: Sequence[Row], words: Sequence[str], numbers: Sequence[str]
+) -> None:
+    with path.open('w', newline='') as file:
+        writer = csv.DictWriter(file, [*words, *numbers], lineterminator='\n')
+        writer.writeheader()
+        for row in rows:
+            writer.writerow(row | {k: f'{row[k]:.9g}'.replace('nan', '') for k in numbers})

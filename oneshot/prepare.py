@@ -17,7 +17,7 @@ from oneshot.clipping import STRATEGIES, Clipping, choose
 from oneshot.gradients import LossFn
 
 # The methods that a run reports; with pairs, the one that knows of them.
-METHODS = ('one_run', 'adaptive', 'hoeffding')
+METHODS = ('one_run', 'adaptive', 'hoeffding', 'fdp')
 PAIRED_METHODS = ('replacement',)
 
 

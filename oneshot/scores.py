@@ -16,6 +16,7 @@ from oneshot.bounds import _binomial, _check
 
 ASSUMPTIONS = {
     'none': 'nothing beyond (ε, δ)-DP',
+    'f-dp': 'a Gaussian trade-off curve',
 }
 
 
@@ -108,6 +109,14 @@ def _without_confidence(p_value: Callable[..., float]) -> Callable[..., float]:
     return lambda tally, eps, delta, confidence: p_value(tally, eps, delta)
 
 
+def _fdp_p_value(tally: Tally, eps: float, delta: float) -> float:
+    """Of the claim (ε, δ) as that of a Gaussian mechanism."""
+    mu = bounds.gaussian_mu(eps, delta)
+    if math.isinf(mu):
+        return 1.0
+    return bounds.fdp_p_value(tally.m, tally.r, tally.v, bounds.gaussian_curve(mu))
+
+
 _FIXED = 'the number of guesses was fixed before the scores were seen'
 
 METHODS = {
@@ -141,6 +150,13 @@ METHODS = {
             t.m, *_norms(t), t.v, delta, confidence
         ),
     ),
+    'fdp': Method(
+        'f-DP in one run (Mahloujifar et al. 2025)',
+        'f-dp',
+        _FIXED,
+        lambda t, eps, delta, _: _fdp_p_value(t, eps, delta),
+        lambda t, delta, confidence: bounds.fdp_eps_lower_bound(t.m, t.r, t.v, delta, confidence),
+    ),
     'replacement': Method(
         'Corollary ternary and group privacy (Appendix A)',
         'none',
@@ -163,7 +179,7 @@ def audit_tally(
 ) -> AuditResult:
     """The bound `method` on a tally of guesses. See `audit_scores`."""
     bound = METHODS[_check.choice('method', method, list(METHODS))]
-    if method in ('one_run', 'replacement') and tally.weights is not None:
+    if method in ('one_run', 'fdp', 'replacement') and tally.weights is not None:
         raise ValueError(
             f'guesses must be -1, 0 or +1 for method {method!r}, but weights between them were '
             "given; 'weighted' and 'adaptive' take them."
@@ -249,7 +265,8 @@ def audit_scores(
         delta: the δ of the (ε, δ)-DP that is audited.
         confidence: 1 − the probability that the bound may be wrong.
         method: 'one_run' (Corollary ternary), 'adaptive' (Corollary adap_T),
-            'weighted' (Theorem main), 'hoeffding' (Corollary hoeffding), or
+            'weighted' (Theorem main), 'hoeffding' (Corollary hoeffding), 'fdp' (for
+            algorithms with the trade-off curve of a Gaussian, whose ε it bounds), or
             'replacement' for pairs of which one was in (Appendix A): a score is then
             for a pair, the higher the more likely its first is in.
         guesses: (k_plus, k_minus), how many of the largest scores are guessed

@@ -13,6 +13,8 @@
 | generalization  | Appendix B: Theorem generalization, gen_ada   |
 | information     | Appendix C                                    |
 | _invert         | Lemma testci                                  |
+
+and beyond it `fdp`: f-DP in one run (Mahloujifar, Melis and Chaudhuri 2025).
 """
 
 from oneshot.bounds.adaptive import (
@@ -23,7 +25,14 @@ from oneshot.bounds.adaptive import (
     adaptive_weighted_p_value,
 )
 from oneshot.bounds.approx import approx_eps_lower_bound, approx_p_value
-from oneshot.bounds.gaussian import gaussian_delta, gaussian_eps, gaussian_rho
+from oneshot.bounds.fdp import (
+    approximate_curve,
+    fdp_eps_lower_bound,
+    fdp_p_value,
+    gaussian_curve,
+    gdp_mu_lower_bound,
+)
+from oneshot.bounds.gaussian import gaussian_delta, gaussian_eps, gaussian_mu, gaussian_rho
 from oneshot.bounds.generalization import (
     adaptive_analysis_error,
     generalization_error,
@@ -54,11 +63,17 @@ __all__ = [
     'adaptive_weighted_p_value',
     'approx_eps_lower_bound',
     'approx_p_value',
+    'approximate_curve',
     'dpsgd_rdp',
     'eps_lower_bound',
+    'fdp_eps_lower_bound',
+    'fdp_p_value',
+    'gaussian_curve',
     'gaussian_delta',
     'gaussian_eps',
+    'gaussian_mu',
     'gaussian_rho',
+    'gdp_mu_lower_bound',
     'generalization_error',
     'generalization_failure',
     'hoeffding_eps_lower_bound',

@@ -80,3 +80,23 @@ def gaussian_eps(delta: float, sigma: float, sensitivity: float = 1.0) -> float:
 
     high = rho + 2.0 * math.sqrt(rho * -math.log(delta)) + 1.0  # zCDP gives δ there
     return scipy.optimize.brentq(excess, 0.0, high, xtol=1e-13, rtol=1e-14)
+
+
+def gaussian_mu(eps: float, delta: float) -> float:
+    """The largest μ = Δ/σ for which the Gaussian mechanism is (ε, δ)-DP (Lemma gauss).
+
+    Found to 1e-12; 0 at δ = 0, where none is, and ∞ where every one is.
+    """
+    eps, delta = _check.eps(eps), _check.delta(delta)
+    if delta == 0.0:
+        return 0.0 if eps < math.inf else math.inf
+    if delta == 1.0 or eps == math.inf:
+        return math.inf
+
+    def excess(mu: float) -> float:
+        return gaussian_eps(delta, 1.0, mu) - eps
+
+    high = 1.0
+    while excess(high) <= 0.0:  # ends, since ε grows as μ²/2
+        high *= 2.0
+    return scipy.optimize.brentq(excess, 0.0, high, xtol=1e-13, rtol=1e-14)

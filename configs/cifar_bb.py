@@ -5,8 +5,13 @@
 
 m = n, as in the paper's figure: nothing but canaries is trained on, half of them at a time.
 They are images of the test set with a wrong label, or, with `:in_distribution`, the right
-one. `:eps=8` sets ε_UB, `:smoke` runs in seconds. The full size is a WRN-16-4, for an
-accelerator; `:cpu` has a small CNN, for two cores.
+one. `:eps=8` sets ε_UB (16 if it is not given), `:smoke` runs in seconds. CIFAR-10 comes
+from TFDS, see --config.data_dir and the README.
+
+`:cpu` has a small CNN, and takes @@BMIN@@ on two cores. To be expected, in the mean of three
+seeds (experiments/results/cifar_bb_cpu.csv): ε_LB = @@MIS@@ for mislabeled and @@IND@@ for
+in-distribution canaries. A model that learns wrong labels has no test accuracy. The full
+size is a WRN-16-4, for an accelerator, and has not been run.
 """
 
 import ml_collections

@@ -6,6 +6,8 @@ import pathlib
 import subprocess
 import sys
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from absl import flags
@@ -40,6 +42,26 @@ def test_arguments_of_the_white_box_config():
     assert (small.dp.eps, small.data.n, small.audit.m) == (2.0, 50_000, 5000)
     assert small.dp.sampling_prob == config.dp.sampling_prob
     assert small.model.name == 'cnn'
+
+
+def test_the_full_size_step_compiles(data_dir):
+    """WRN-16-4, batch 4,096, K = 16, n = 50,000: shapes and lowering."""
+    config = cifar_wb.get_config()
+    config.data_dir, config.data.n, config.dp.noise_multiplier = data_dir, 600, 2.3
+    run = train.prepare(config)
+    assert run.clipping.strategy == 'ghost'
+    population = (
+        jax.ShapeDtypeStruct((50_000, 32, 32, 3), jnp.uint8),
+        jax.ShapeDtypeStruct((50_000,), jnp.int32),
+    )
+    given = run.state, run.key, population, run.canaries, run.included
+    out, _ = jax.eval_shape(run.step, *given)
+    assert jax.tree.map(lambda x: (x.shape, x.dtype), out) == jax.tree.map(
+        lambda x: (x.shape, x.dtype), run.state
+    )
+    lowered = jax.jit(run.step).lower(*given).as_text()
+    assert 'tensor<50000x32x32x3xui8>' in lowered
+    assert f'tensor<{run.clipping.microbatch_size}x16x32x32x3xui8>' in lowered  # K = 16
 
 
 def test_arguments_of_the_black_box_config():

@@ -29,6 +29,7 @@ from oneshot.bounds.gaussian import gaussian_eps
 Curve = Callable[[float], float]  # the inverse of the blow-up, from [0, 1] to [0, 1]
 
 _NORMAL = NormalDist()
+_LARGEST = 128.0  # μ at which every inverse blow-up is 0, but for that of 1
 _LEAST = -690.0  # the logarithm of the smallest p-value that is told from 0
 
 
@@ -84,8 +85,8 @@ def gdp_mu_lower_bound(m: int, r: int, v: int, confidence: float = 0.95) -> floa
     """Lower bound on the μ of an algorithm that is μ-Gaussian-DP.
 
     At most the true μ with probability at least `confidence`: the largest μ that
-    `fdp_p_value` rejects, to 1e-12; 0 where μ = 0 cannot be rejected. It takes the
-    arguments of `fdp_p_value`, and r has to be fixed before the scores are seen.
+    `fdp_p_value` rejects, to 1e-12; 0 where μ = 0 cannot be rejected, and ∞ where every μ
+    is. It takes the arguments of `fdp_p_value`; r is fixed before the scores are seen.
     """
     m, r, v = _check.counts(m, r, v)
     beta = 1.0 - _check.confidence(confidence)
@@ -95,8 +96,10 @@ def gdp_mu_lower_bound(m: int, r: int, v: int, confidence: float = 0.95) -> floa
 
     if v == 0 or excess(0.0) <= 0.0:
         return 0.0
+    if excess(_LARGEST) > 0.0:
+        return math.inf
     high = 1.0
-    while excess(high) > 0.0:  # ends: at μ = 80 every inverse blow-up is 0
+    while excess(high) > 0.0:
         high *= 2.0
     root = scipy.optimize.brentq(excess, 0.0, high, xtol=1e-13, rtol=1e-14)
     mu, back = root, 1e-13
@@ -115,6 +118,8 @@ def fdp_eps_lower_bound(m: int, r: int, v: int, delta: float, confidence: float 
     """
     delta = _check.delta(delta)
     mu = gdp_mu_lower_bound(m, r, v, confidence)
+    if math.isinf(mu):
+        return math.inf if delta < 1.0 else 0.0
     return gaussian_eps(delta, sigma=1.0, sensitivity=mu)
 
 

@@ -148,6 +148,9 @@ def test_edges():
     assert bounds.fdp_eps_lower_bound(100, 50, 50, 1.0) == 0.0
     assert bounds.fdp_p_value(10**7, 2000, 2000, bounds.gaussian_curve(0.0)) == 1e-299
     assert 0 < bounds.fdp_eps_lower_bound(10**7, 10**4, 10**4, 1e-5) < 50
+    assert bounds.gdp_mu_lower_bound(10, 10, 10, 1e-20) == math.inf  # always right: no μ has that
+    assert bounds.fdp_eps_lower_bound(10, 10, 10, 1e-5, 1e-20) == math.inf
+    assert math.isfinite(bounds.gdp_mu_lower_bound(10, 10, 10, 1e-9))
     for given in ({'mu': -1.0}, {'mu': math.nan}):
         with pytest.raises(ValueError, match='mu must be a number in'):
             bounds.gaussian_curve(**given)

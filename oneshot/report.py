@@ -90,8 +90,10 @@ class Log:
 
 def verdict(result: AuditResult) -> str:
     """What the result says of the claim, in words."""
-    if result.violated:
+    if result.violated and result.assumptions == 'none':
         return 'the claim is violated: its proof or its code is wrong'
+    if result.violated:
+        return 'the claim is violated, unless the assumption does not hold'
     return 'consistent with the claim'
 
 

@@ -17,8 +17,9 @@ import pytest
 import scipy.stats
 
 from configs import digits_bb, digits_wb
-from oneshot import bounds, train
+from oneshot import bounds, report, train
 from oneshot.bounds import __main__ as bounds_command
+from oneshot.scores import Tally, audit_tally
 
 ROOT = pathlib.Path(__file__).parents[1]
 
@@ -222,6 +223,19 @@ def test_a_tiny_audit_has_a_report_too(tmp_path):
     config = _small(digits_wb.get_config(), audit__m=2, audit__k_plus=1, audit__k_minus=1)
     train.run(train.prepare(config, tmp_path))
     assert (tmp_path / 'report.html').exists()
+
+
+def test_the_verdict_names_an_assumption():
+    counts = Tally.of_counts(1000, 100, 99)
+    verdicts = [
+        report.verdict(audit_tally(counts, delta=1e-5, method=method, eps_claimed=claimed))
+        for method, claimed in (('one_run', 1.0), ('fdp', 1.0), ('fdp', 9.0))
+    ]
+    assert verdicts == [
+        'the claim is violated: its proof or its code is wrong',
+        'the claim is violated, unless the assumption does not hold',
+        'consistent with the claim',
+    ]
 
 
 def test_the_best_of_several_attacks_shares_the_confidence(tmp_path, capsys):

@@ -8,10 +8,9 @@
 before it. At ε_UB = 8 also without canaries, for what they cost in test accuracy. A run
 takes four to nine minutes, all of them an hour and a half; one that is in
 results/cifar_wb_cpu.csv is not made again. (The seconds there are of two cores that had
-other work beside.) Writes that file and results/cifar_wb_cpu.png
-after every run. The prediction is that of independent scores, as in
-`experiments/default_audit.py`; `--guesses` has it for many numbers of guesses, and needs
-neither data nor training.
+other work beside.) Writes that file and results/cifar_wb_cpu.png after every run. The
+prediction is that of independent scores, as in `experiments/default_audit.py`; `--guesses`
+has it for many numbers of guesses, and needs neither data nor training.
 """
 
 import argparse
@@ -119,7 +118,7 @@ def show(rows: list[Row]) -> None:
             f'{mean["test_accuracy"]:.1%}',
             f'{mean["seconds"] / 60:.1f}',
         )
-    Console().print(table)
+    Console(width=100).print(table)
     at_eight = [row for row in rows if row['eps_ub'] == 8.0]
     for canaries, title in ((1, 'with'), (0, 'without')):
         found = [row['test_accuracy'] for row in at_eight if row['canaries'] == canaries]

@@ -119,8 +119,9 @@ def test_a_claim_is_told_as_its_gaussian():
         result = audit_tally(tally, delta=1e-5, method='fdp', eps_claimed=claimed)
         assert (result.p_value < 0.05) == result.violated == rejected
         assert (result.eps_lb, result.assumptions) == (eps, 'f-dp')
-    result = audit_tally(tally, delta=1e-5, method='fdp', eps_claimed=math.inf)
-    assert result.p_value == 1.0
+    for claimed in (1e6, 1e13, 1e300, math.inf):
+        result = audit_tally(tally, delta=1e-5, method='fdp', eps_claimed=claimed)
+        assert result.p_value == 1.0
 
 
 def test_coin_flips_have_no_bound():

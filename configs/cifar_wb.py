@@ -7,7 +7,7 @@
 CNN and, below ε_UB = 8, fewer steps; `:smoke` runs in seconds to see that it runs.
 `:cpu,eps=4` is both. CIFAR-10 comes from TFDS, see --config.data_dir and the README.
 
-`:cpu` takes 9 minutes on two cores at ε_UB = 8, and 4 at less. To be expected, in the
+`:cpu` takes 10 minutes on two cores at ε_UB = 8, and 4 at less. To be expected, in the
 mean of three seeds (experiments/results/cifar_wb_cpu.csv):
 
     ε_UB               1       2       4       8

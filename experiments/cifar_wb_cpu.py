@@ -6,7 +6,7 @@
 
 `configs/cifar_wb.py:cpu` at ε_UB = 1, 2, 4 and 8 with three seeds each: one run, k fixed
 before it. At ε_UB = 8 also without canaries, for what they cost in test accuracy. A run
-takes four to nine minutes, all of them an hour and a half; one that is in
+takes four to ten minutes, all of them an hour and a half; one that is in
 results/cifar_wb_cpu.csv is not made again. (The seconds there are of two cores that had
 other work beside.) Writes that file and results/cifar_wb_cpu.png after every run. The
 prediction is that of independent scores, as in `experiments/default_audit.py`; `--guesses`

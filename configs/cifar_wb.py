@@ -4,7 +4,7 @@
     python -m oneshot.main --config=configs/cifar_wb.py:eps=4 --workdir=runs/cifar_wb_4
 
 `:eps=4` sets ε_UB (8 if it is not given). `:cpu` is the same audit on two cores, with a small
-CNN and, below ε_UB = 8, fewer steps; `:smoke` runs in seconds to see that it runs.
+CNN and, up to ε_UB = 4, fewer steps; `:smoke` runs in seconds to see that it runs.
 `:cpu,eps=4` is both. CIFAR-10 comes from TFDS, see --config.data_dir and the README.
 
 `:cpu` takes 10 minutes on two cores at ε_UB = 8, and 4 at less. To be expected, in the
@@ -53,7 +53,7 @@ def get_config(argument: str | None = None) -> ml_collections.ConfigDict:
     if given['cpu'] or given['smoke']:
         config.model.name = 'cnn'
         config.model.widths, config.model.stride = ((16,), (32,)), 2
-        config.steps = 2_000 if eps > 4 else 800  # more would show no more, by the same simulation
+        config.steps = 2_000 if eps > 4 else 800  # more would show little more there
         config.learning_rate = min(2 * eps, 16.0)  # less where there is more noise
         config.views = 0
         config.ema_decay = 0.99

@@ -1,6 +1,6 @@
 """The black-box audit of CIFAR-10 on two cores by the number of canaries (figure bb_diff_m).
 
-    python -m experiments.cifar_bb_cpu --data_dir=DIR           # 20 minutes
+    python -m experiments.cifar_bb_cpu --data_dir=DIR           # 14 minutes
     python -m experiments.cifar_bb_cpu --data_dir=DIR --quick   # seconds, nothing is written
 
 `configs/cifar_bb.py:cpu` at ε_UB = 16 with m = n = 100 to 3,000 canaries, mislabeled and

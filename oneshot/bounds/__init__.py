@@ -14,7 +14,13 @@
 | information     | Appendix C                                    |
 | _invert         | Lemma testci                                  |
 
-and beyond it `fdp`: f-DP in one run (Mahloujifar, Melis and Chaudhuri 2025).
+and beyond it:
+
+| module          | what                                                       |
+|-----------------|------------------------------------------------------------|
+| fdp             | f-DP in one run (Mahloujifar, Melis and Chaudhuri 2025)    |
+| clopper_pearson | one threshold, independent scores (Nasr et al. 2023)       |
+| gaussian_pair   | two normals fitted to the scores: an estimate, not a bound |
 """
 
 from oneshot.bounds.adaptive import (
@@ -25,14 +31,27 @@ from oneshot.bounds.adaptive import (
     adaptive_weighted_p_value,
 )
 from oneshot.bounds.approx import approx_eps_lower_bound, approx_p_value
+from oneshot.bounds.clopper_pearson import (
+    clopper_pearson_eps_lower_bound,
+    clopper_pearson_p_value,
+    cp_gdp_eps_lower_bound,
+    cp_gdp_mu_lower_bound,
+    cp_gdp_p_value,
+)
 from oneshot.bounds.fdp import (
     approximate_curve,
+    envelope_curve,
     fdp_eps_lower_bound,
     fdp_p_value,
     gaussian_curve,
     gdp_mu_lower_bound,
 )
 from oneshot.bounds.gaussian import gaussian_delta, gaussian_eps, gaussian_mu, gaussian_rho
+from oneshot.bounds.gaussian_pair import (
+    gaussian_pair_eps,
+    gaussian_pair_mu,
+    gaussian_pair_p_value,
+)
 from oneshot.bounds.generalization import (
     adaptive_analysis_error,
     generalization_error,
@@ -64,7 +83,13 @@ __all__ = [
     'approx_eps_lower_bound',
     'approx_p_value',
     'approximate_curve',
+    'clopper_pearson_eps_lower_bound',
+    'clopper_pearson_p_value',
+    'cp_gdp_eps_lower_bound',
+    'cp_gdp_mu_lower_bound',
+    'cp_gdp_p_value',
     'dpsgd_rdp',
+    'envelope_curve',
     'eps_lower_bound',
     'fdp_eps_lower_bound',
     'fdp_p_value',
@@ -72,6 +97,9 @@ __all__ = [
     'gaussian_delta',
     'gaussian_eps',
     'gaussian_mu',
+    'gaussian_pair_eps',
+    'gaussian_pair_mu',
+    'gaussian_pair_p_value',
     'gaussian_rho',
     'gdp_mu_lower_bound',
     'generalization_error',

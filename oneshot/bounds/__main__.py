@@ -2,31 +2,34 @@
 
 import argparse
 import csv
+import dataclasses
 import pathlib
 import sys
 import zipfile
 import zlib
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
-from oneshot.scores import (
-    ASSUMPTIONS,
-    METHODS,
-    AuditResult,
-    Tally,
-    audit_scores,
-    audit_tally,
-    to_json,
-)
+from oneshot import guess
+from oneshot.bounds import _check
+from oneshot.laws import DPSGD
+from oneshot.methods import ASSUMPTIONS, METHODS, AuditResult, Tally, audit_tally, to_json
+from oneshot.scores import audit_scores, join, pool
 
 _EXAMPLES = """examples:
   python -m oneshot.bounds --m=1000 --r=100 --v=75 --delta=1e-4
   python -m oneshot.bounds --m=1000 --r=100 --v=75 --delta=1e-4 --eps=0.5 --json
   python -m oneshot.bounds --scores=scores.npz --coins=coins.npz --delta=1e-5
+  python -m oneshot.bounds --scores=scores.npz --coins=coins.npz --delta=1e-5 --method=fdp \\
+      --noise-multiplier=1.286 --sampling-prob=0.1 --steps=300 --score=dot
 
 An .npz has arrays `scores`, `included` and `ids`; a CSV has a header and columns `score`,
 `included` and `id`. Ids are needed where the coins are in a file of their own. Coins are 0 and 1,
-or -1 and +1. The exit status is 0 whatever the verdict, and 2 on bad input."""
+or -1 and +1. Several files are several runs with fresh coins, and are audited as one. With the
+DP-SGD that gave the scores, guesses are planned for it, and else taken from m alone. The exit
+status is 0 whatever the verdict, and 2 on bad input."""
 
 # What reading a broken .npz may raise; an array of objects, which is a pickle, is a ValueError.
 _BROKEN = (ValueError, zipfile.BadZipFile, zlib.error, EOFError, RuntimeError)
@@ -64,10 +67,22 @@ def _parser() -> argparse.ArgumentParser:
     counts.add_argument('--r', type=float, help='the number of guesses')
     counts.add_argument('--v', type=float, help='the number of right guesses')
     files = parser.add_argument_group('from scores')
-    files.add_argument('--scores', type=pathlib.Path, help='.npz or .csv with the scores')
-    files.add_argument('--coins', type=pathlib.Path, help='.npz or .csv with the coins, if apart')
+    files.add_argument('--scores', type=pathlib.Path, nargs='+', help='.npz or .csv, one a run')
+    files.add_argument('--coins', type=pathlib.Path, nargs='+', help='the coins, if apart')
     files.add_argument('--k-plus', type=float, help='the number of guesses "included"')
     files.add_argument('--k-minus', type=float, help='the number of guesses "excluded"')
+    files.add_argument('--threshold', type=float, help='guess "included" above it')
+    files.add_argument(
+        '--guesses', help='planned, preset, split, grid or best_of_all; default planned'
+    )
+    known = parser.add_argument_group('the DP-SGD that gave the scores, if it is known')
+    known.add_argument('--noise-multiplier', type=float, help='σ')
+    known.add_argument('--sampling-prob', type=float, default=1.0, help='q; default 1')
+    known.add_argument('--steps', type=float, default=1, help='default 1')
+    known.add_argument('--score', default='dot', help='dot or llr; default dot')
+    known.add_argument(
+        '--scale', type=float, default=1.0, help='what c² is in the scores; default 1'
+    )
     parser.add_argument('--delta', type=float, required=True, help='δ in [0, 1]')
     parser.add_argument('--eps', type=float, help='a claimed ε, for the p-value of the claim')
     parser.add_argument('--confidence', type=float, default=0.95, help='default 0.95')
@@ -87,34 +102,59 @@ def _audit(flags: argparse.Namespace) -> AuditResult:
     }
     given = [name for name in ('m', 'r', 'v') if getattr(flags, name) is not None]
     if flags.scores is None:
-        if len(given) < 3 or any(x is not None for x in (flags.coins, flags.k_plus, flags.k_minus)):
+        apart = flags.coins, flags.k_plus, flags.k_minus, flags.threshold, flags.guesses
+        if len(given) < 3 or any(one is not None for one in apart):
             raise ValueError(
                 'Either --m, --r and --v must be given, or --scores with what belongs to it.'
             )
-        return audit_tally(Tally.of_counts(flags.m, flags.r, flags.v), **options)
+        counts = Tally.of_counts(flags.m, flags.r, flags.v)
+        return audit_tally(dataclasses.replace(counts, mechanism=_mechanism(flags)), **options)
     if given:
         raise ValueError(f'--scores takes no counts, but --{" and --".join(given)} was given.')
-    return _audit_files(flags, options)
+    rule = _rule(flags)
+    runs = list(_runs(flags))
+    scores, included = runs[0] if len(runs) == 1 else pool(runs)
+    return audit_scores(scores, included, guesses=rule, mechanism=_mechanism(flags), **options)
 
 
-def _audit_files(flags: argparse.Namespace, options: dict) -> AuditResult:
+def _mechanism(flags: argparse.Namespace) -> DPSGD | None:
+    if flags.noise_multiplier is None:
+        return None
+    steps = _check.count('--steps', flags.steps, 1, 10**7)
+    return DPSGD(flags.noise_multiplier, flags.sampling_prob, steps, flags.score, scale=flags.scale)
+
+
+def _rule(flags: argparse.Namespace) -> Any:
     if (flags.k_plus is None) != (flags.k_minus is None):
         raise ValueError('--k-plus and --k-minus must be given together or not at all.')
-    guesses = 'preset' if flags.k_plus is None else (flags.k_plus, flags.k_minus)
-    table = _read(flags.scores)
-    scores = _column(table, 'scores', flags.scores)
-    if flags.coins is None:
-        included = _column(table, 'included', flags.scores)
-        return audit_scores(scores, included, guesses=guesses, **options)
-    coins = _read(flags.coins)
-    return audit_scores(
-        scores,
-        _column(coins, 'included', flags.coins),
-        guesses=guesses,
-        ids=_column(table, 'ids', flags.scores),
-        included_ids=_column(coins, 'ids', flags.coins),
-        **options,
-    )
+    ways = {
+        '--k-plus': None if flags.k_plus is None else (flags.k_plus, flags.k_minus),
+        '--threshold': None if flags.threshold is None else guess.Threshold(flags.threshold),
+        '--guesses': flags.guesses,
+    }
+    given = {name: rule for name, rule in ways.items() if rule is not None}
+    if len(given) > 1:
+        raise ValueError(f'Guesses are chosen in one way, but {" and ".join(given)} were given.')
+    return next(iter(given.values()), 'planned')
+
+
+def _runs(flags: argparse.Namespace) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Scores and coins of each run, joined by id where they are in files of their own."""
+    apart = [None] * len(flags.scores) if flags.coins is None else flags.coins
+    if len(apart) != len(flags.scores):
+        raise ValueError(
+            f'--coins must be as many files as --scores, but {len(apart)} and '
+            f'{len(flags.scores)} were given.'
+        )
+    for path, coins_path in zip(flags.scores, apart, strict=True):
+        table = _read(path)
+        scores = _column(table, 'scores', path)
+        if coins_path is None:
+            yield scores, _column(table, 'included', path)
+        else:
+            coins = _read(coins_path)
+            ids = _column(table, 'ids', path), _column(coins, 'ids', coins_path)
+            yield scores, join(scores, _column(coins, 'included', coins_path), *ids)
 
 
 def _read(path: pathlib.Path) -> dict[str, np.ndarray]:
@@ -162,7 +202,7 @@ def _column(table: dict[str, np.ndarray], name: str, path: pathlib.Path) -> np.n
 def _text(result: AuditResult) -> str:
     method = METHODS[result.method]
     lines = [
-        ('eps_lb', f'{result.eps_lb:.6g} with {100 * result.confidence:g} % confidence'),
+        ('eps_lb', f'{result.eps_lb:.6g} {_sure(result)}'),
         ('delta', f'{result.delta:g}'),
         ('assumes', f'{ASSUMPTIONS[result.assumptions]}; {method.condition}'),
         ('method', f'{result.method}, by {method.theorem}'),
@@ -173,6 +213,12 @@ def _text(result: AuditResult) -> str:
         claim = f'{result.p_value:.4g} of the claim eps = {result.eps_claimed:g}: {rejected}'
         lines.insert(1, ('p-value', claim))
     return '\n'.join(f'{name:<9}{text}' for name, text in lines)
+
+
+def _sure(result: AuditResult) -> str:
+    if result.kind == 'bound':
+        return f'with {100 * result.confidence:g} % confidence'
+    return 'an estimate, not a bound' if result.kind == 'estimate' else 'without any guarantee'
 
 
 if __name__ == '__main__':

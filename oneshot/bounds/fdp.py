@@ -18,10 +18,12 @@ which it does not is the p-value of v right guesses.
 """
 
 import math
+from bisect import bisect
 from collections.abc import Callable
 from statistics import NormalDist
 
 import scipy
+from numpy.typing import ArrayLike
 
 from oneshot.bounds import _check
 from oneshot.bounds.gaussian import gaussian_eps
@@ -53,6 +55,52 @@ def approximate_curve(eps: float, delta: float) -> Curve:
     eps, delta = _check.real('eps', eps, 0.0, 700.0), _check.delta(delta)
     ratio = math.exp(eps)
     return lambda y: max(0.0, (y - delta) / ratio, 1.0 - delta - ratio * (1.0 - y))
+
+
+def envelope_curve(eps: ArrayLike, delta: ArrayLike) -> Curve:
+    """(ε_i, δ_i)-DP for all i at once: the largest of the inverse blow-ups they imply.
+
+    y ↦ max(0, max_i e^−ε_i·(y − δ_i), max_i 1 − δ_i − e^ε_i·(1 − y)). Any (ε_i, δ_i) that
+    are true make a claim that is true, so that its p-value is valid; many of them come
+    close to the trade-off curve of the algorithm itself.
+
+    Args:
+        eps: the ε_i, at least one, in [0, 700].
+        delta: the δ_i, as many.
+    """
+    eps = _check.array(eps, lambda one: _check.real('eps', one, 0.0, 700.0))
+    delta = _check.array(delta, _check.delta)
+    if eps.shape != delta.shape or eps.ndim != 1 or eps.size == 0:
+        raise ValueError(
+            f'eps and delta must be vectors of one length of at least 1, but shapes '
+            f'{eps.shape} and {delta.shape} were given.'
+        )
+    # Lines by their slope and the point (y, x) around which they are exact.
+    lines = [(0.0, 0.0, 0.0)]
+    for one_eps, one_delta in zip(eps.tolist(), delta.tolist(), strict=True):
+        lines.append((math.exp(-one_eps), 0.0, one_delta))
+        lines.append((math.exp(one_eps), 1.0 - one_delta, 1.0))
+    lines.sort(key=lambda line: (line[0], line[1], -line[2]))  # of one slope the largest last
+    hull, starts = [], []  # lines that are the largest somewhere, and from which y − 1 on
+    for slope, x, y in lines:
+        start = -1.0
+        while hull:
+            other, on_x, on_y = hull[-1]
+            if slope > other:
+                start = y - 1.0 + (on_x + other * (y - on_y) - x) / (slope - other)
+                if start > starts[-1]:
+                    break
+            hull.pop()  # nowhere the largest
+            starts.pop()
+        if start <= 0.0:
+            starts.append(start if hull else -1.0)
+            hull.append((slope, x, y))
+
+    def inverse(y: float) -> float:
+        slope, on_x, on_y = hull[bisect(starts, y - 1.0) - 1]
+        return max(0.0, on_x + slope * (y - on_y))
+
+    return inverse
 
 
 def fdp_p_value(m: int, r: int, v: int, curve: Curve) -> float:

@@ -1,5 +1,7 @@
 """Corollary ternary: ε from the number of right guesses. The paper's main tool."""
 
+import functools
+
 import numpy as np
 from numpy.typing import ArrayLike
 
@@ -76,6 +78,7 @@ def eps_lower_bound(m: int, r: int, v: int, delta: float, confidence: float = 0.
     return eps_at_level(m, r, v, delta, 1.0 - confidence)
 
 
+@functools.lru_cache(maxsize=1 << 16)  # audits of one m meet the same counts again
 def eps_at_level(m: int, r: int, v: int, delta: float, level: float) -> float:
     """`eps_lower_bound` for checked counts, and a level that may be below 1e-16."""
     return largest_rejected_eps(lambda eps: _p_value(m, r, v, eps, delta), level)

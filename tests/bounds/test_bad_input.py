@@ -40,12 +40,21 @@ _BAD = {
     'r2': [*_NEGATIVE, 11],
     'form': [None, 'other', 3],
     'weights': [*_NOT_VECTORS, [1.0, math.nan], [math.inf], [2.0, 1.0]],
+    'n_in': [*_NOT_COUNTS, 39],
+    'hits': [*_NOT_COUNTS, 61],
+    'n_out': [*_NOT_COUNTS, 19],
+    'alarms': [*_NOT_COUNTS, 51],
+    'mu': _NEGATIVE,
+    'scores_in': [*(one for one in _NOT_VECTORS if one != []), [1.0, math.nan], [math.inf, 1.0]],
+    'scores_out': [*(one for one in _NOT_VECTORS if one != []), [1.0, math.nan], [-math.inf]],
 }
 
 _COUNTS = {'m': 100, 'r': 60, 'v': 40}
 _GUESSES = {'m': 100, 'k_plus': 30, 'k_minus': 30, 'v': 40}
 _WEIGHTS = {'weights': [1.0, 0.5, 0.5, 0.0], 'v': 1.5}
 _NORMS = {'m': 100, 'r1': 60.0, 'r2': 8.0, 'v': 40}
+_RATES = {'n_in': 60, 'hits': 40, 'n_out': 50, 'alarms': 20}
+_SCORES = {'scores_in': [1.0, 2.0, 3.0], 'scores_out': [0.0, 1.0, 0.5]}
 _CLAIM = {'eps': 0.5, 'delta': 1e-3}
 _LEVEL = {'delta': 1e-3, 'confidence': 0.95}
 _WEIGHT_V = {'v': [*_NEGATIVE, 2.1, math.inf]}
@@ -67,6 +76,19 @@ _CALLS = [
     (bounds.weighted_eps_lower_bound, _WEIGHTS | _LEVEL, _WEIGHT_V),
     (bounds.hoeffding_p_value, _NORMS | _CLAIM | {'form': 'sum'}, {'v': [*_NEGATIVE, 61]}),
     (bounds.hoeffding_eps_lower_bound, _NORMS | _LEVEL | {'form': 'closed'}, {'v': [-1, 61]}),
+    (bounds.clopper_pearson_p_value, _RATES | _CLAIM, {}),
+    (bounds.clopper_pearson_eps_lower_bound, _RATES | _LEVEL, {}),
+    (bounds.cp_gdp_p_value, _RATES | {'mu': 0.1}, {}),
+    (bounds.cp_gdp_mu_lower_bound, _RATES | {'confidence': 0.95}, {}),
+    (bounds.cp_gdp_eps_lower_bound, _RATES | _LEVEL, {}),
+    (bounds.gaussian_pair_p_value, _SCORES | {'mu': 0.1}, {}),
+    (bounds.gaussian_pair_mu, _SCORES | {'confidence': 0.95}, {}),
+    (bounds.gaussian_pair_eps, _SCORES | _LEVEL, {}),
+    (
+        bounds.envelope_curve,
+        {'eps': [0.5, 1.0], 'delta': [1e-3, 1e-5]},
+        {'eps': [-1.0, [0.5, 701.0], [], None], 'delta': [2.0, [0.1, math.nan], [], 'x']},
+    ),
     (bounds.gaussian_delta, {'eps': 0.5, 'sigma': 1.0, 'sensitivity': 1.0}, {}),
     (bounds.gaussian_eps, {'delta': 0.5, 'sigma': 1.0, 'sensitivity': 1.0}, {}),
     (bounds.dpsgd_rdp, {'steps': 9, 'sampling_prob': 0.1, 'noise_multiplier': 1.0}, {}),

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import oneshot
+from oneshot import guess
 from oneshot.bounds import __main__ as command
 from oneshot.bounds import eps_lower_bound, p_value
 
@@ -212,3 +213,55 @@ def test_unknown_flags_are_status_2(capsys):
         command.main([*COUNTS, '--detla=1'])
     assert stop.value.code == 2
     assert 'detla' in capsys.readouterr().err
+
+
+def test_ways_to_choose_guesses(sample, capsys):
+    folder, _ = sample
+    both, known = f'--scores={folder}/both.npz', ('--noise-multiplier=0.5', '--score=dot')
+    arrays = np.load(folder / 'both.npz')
+    scores, included = arrays['scores'], arrays['included']
+    mechanism = oneshot.DPSGD(0.5, scale=2.0)
+    planned = _json(capsys, both, *known, '--scale=2', '--delta=1e-5')
+    expected = oneshot.audit_scores(scores, included, delta=1e-5, mechanism=mechanism)
+    assert planned == expected.as_dict()
+    assert planned['rule'] == 'planned'
+    cut = _json(capsys, both, '--threshold=1', '--method=cp_gdp', '--delta=1e-5')
+    rule = guess.Threshold(1.0)
+    same = oneshot.audit_scores(scores, included, delta=1e-5, method='cp_gdp', guesses=rule)
+    assert cut == same.as_dict()
+    split = _json(capsys, both, '--guesses=split', '--method=adaptive', '--delta=1e-5')
+    assert (split['rule'], split['m']) == ('split', 350)
+    with pytest.warns(UserWarning, match='no guarantee'):
+        assert command.main([both, '--guesses=best_of_all', '--delta=1e-5']) == 0
+    assert 'without any guarantee' in capsys.readouterr().out
+    assert command.main([both, '--method=gaussian_pair', '--delta=1e-5']) == 0
+    assert 'an estimate, not a bound' in capsys.readouterr().out
+
+
+def test_several_files_are_several_runs(sample, capsys):
+    folder, _ = sample
+    rng = np.random.default_rng(1)
+    included = rng.random(500) < 0.5
+    np.savez(folder / 'more.npz', scores=rng.standard_normal(500) + 2 * included, included=included)
+    pooled = _json(capsys, '--scores', f'{folder}/both.npz', f'{folder}/more.npz', '--delta=1e-5')
+    assert pooled['m'] == 1000
+    one = _json(capsys, f'--scores={folder}/both.npz', '--delta=1e-5')
+    assert pooled['eps_lb'] > one['eps_lb']
+    twice = ['--scores', f'{folder}/both.npz', f'{folder}/both.npz', '--delta=1e-5']
+    assert command.main(twice) == 2
+    assert 'Every run must have fresh coins' in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ('flags', 'message'),
+    [
+        (('--k-plus=5', '--k-minus=5', '--guesses=grid'), 'in one way, but --k-plus and --guesses'),
+        (('--coins', 'a.npz', 'b.npz'), '--coins must be as many files as --scores, but 2 and 1'),
+        (('--guesses=all',), 'guesses must be (k_plus, k_minus), one of planned, preset'),
+        (('--noise-multiplier=1', '--steps=1.5'), '--steps must be a whole number'),
+    ],
+)
+def test_guesses_and_files_that_do_not_fit(sample, capsys, flags, message):
+    folder, _ = sample
+    assert command.main([f'--scores={folder}/both.npz', *flags, '--delta=1e-5']) == 2
+    assert message in capsys.readouterr().err

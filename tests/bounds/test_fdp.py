@@ -9,7 +9,7 @@ from mpmath import mpf
 
 from oneshot import bounds, guess
 from oneshot.bounds import fdp
-from oneshot.scores import Tally, audit_tally
+from oneshot.methods import Tally, audit_tally
 from tests import reference  # sets 50 digits
 
 
@@ -69,7 +69,14 @@ def test_the_gaussian_reference_is_right():
     )
 
 
-@pytest.mark.parametrize('curve', [fdp.gaussian_curve(1.3), fdp.approximate_curve(0.8, 0.1)])
+@pytest.mark.parametrize(
+    'curve',
+    [
+        fdp.gaussian_curve(1.3),
+        fdp.approximate_curve(0.8, 0.1),
+        fdp.envelope_curve([0.0, 0.5, 1.0], [0.4, 0.2, 0.1]),
+    ],
+)
 def test_curves_invert_a_blow_up(curve):
     """Convex, increasing, at most y, and symmetric as f is: 1 − inverse is the blow-up at 1 − y."""
     y = np.linspace(0, 1, 201)
@@ -80,6 +87,32 @@ def test_curves_invert_a_blow_up(curve):
     assert (x <= y + 1e-15).all()
     for one in y[(x > 0) & (x < 1)]:
         assert curve(1.0 - curve(one)) == pytest.approx(1.0 - one, abs=1e-9)
+
+
+@pytest.mark.parametrize('case', range(20))
+def test_the_envelope_is_the_largest_of_its_curves(case):
+    draw = random.Random(case)
+    size, most = draw.randint(1, 30), draw.choice([0.1, 3.0, 30.0, 700.0])
+    eps = [draw.choice([0.0, draw.uniform(0.0, most)]) for _ in range(size)]
+    delta = [draw.choice([0.0, 1.0, draw.random(), 10 ** draw.uniform(-12, 0)]) for _ in eps]
+    envelope = bounds.envelope_curve(eps, delta)
+    curves = [bounds.approximate_curve(*pair) for pair in zip(eps, delta, strict=True)]
+    some = [draw.random() for _ in range(100)]
+    for y in [0.0, 1.0, *some, *(one**9 for one in some), *(1.0 - one**9 for one in some)]:
+        largest = max(curve(y) for curve in curves)
+        assert largest - 1e-12 <= envelope(y) <= largest + 1e-15
+
+
+def test_the_envelope_comes_close_to_the_curve():
+    """(ε, δ(ε)) of a Gaussian mechanism at 400 values of ε are nearly the mechanism."""
+    eps = np.linspace(0.0, 12.0, 400)
+    envelope = bounds.envelope_curve(eps, bounds.gaussian_delta(eps, 1.0))
+    exact = bounds.gaussian_curve(1.0)
+    for y in 10 ** np.linspace(-6, 0, 100):
+        assert exact(y) * (1 - 1e-3) <= envelope(y) <= exact(y) + 1e-12
+    for counts in ((1000, 100, 90), (10**5, 500, 484), (100, 100, 75)):
+        close, p = (bounds.fdp_p_value(*counts, curve) for curve in (envelope, exact))
+        assert p <= close <= p * 1.05
 
 
 def test_approximate_curve_bounds_what_randomized_response_does():
@@ -159,3 +192,6 @@ def test_edges():
         bounds.gdp_mu_lower_bound(100, 10, 11)
     with pytest.raises(ValueError, match='confidence must be'):
         bounds.fdp_eps_lower_bound(100, 10, 10, 1e-5, 1.0)
+    for eps, delta in (([], []), ([1.0], [0.1, 0.2]), (1.0, 0.1)):
+        with pytest.raises(ValueError, match='eps and delta must be vectors of one length'):
+            bounds.envelope_curve(eps, delta)

@@ -14,6 +14,7 @@ import numpy as np
 import scipy
 
 from oneshot.bounds import _binomial, _check, gaussian_delta, gaussian_eps
+from oneshot.laws import DPSGD
 
 
 class Sample(NamedTuple):
@@ -122,6 +123,38 @@ class Laplace(Mechanism):
 
     def scores(self, rng: np.random.Generator, signs: np.ndarray) -> np.ndarray:
         return 0.5 * self.sensitivity * signs + rng.laplace(scale=self.scale, size=self.m)
+
+
+@dataclasses.dataclass(frozen=True)
+class SubsampledGaussian(Mechanism):
+    """Dirac canaries of DP-SGD: each is drawn with probability q at every step, if it is in.
+
+    The scores are those of `oneshot.laws.DPSGD`. ε and δ are those of the accountant,
+    which rounds up.
+
+    Attributes:
+        m: the number of coins.
+        known: the DP-SGD.
+    """
+
+    known: DPSGD
+
+    def delta(self, eps: float) -> float:
+        from oneshot import accounting  # which takes a second to import
+
+        known = self.known
+        sizes = known.noise_multiplier, known.sampling_prob, known.steps
+        return accounting.delta_upper_bound(*sizes, _check.eps(eps))
+
+    def eps(self, delta: float) -> float:
+        from oneshot import accounting
+
+        known = self.known
+        sizes = known.noise_multiplier, known.sampling_prob, known.steps
+        return accounting.eps_upper_bound(*sizes, delta)
+
+    def scores(self, rng: np.random.Generator, signs: np.ndarray) -> np.ndarray:
+        return self.known.sample(rng, signs > 0)
 
 
 @dataclasses.dataclass(frozen=True)

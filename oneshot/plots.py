@@ -1,14 +1,18 @@
 """The plots of a report."""
 
 import base64
+import dataclasses
 import pathlib
 
 import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 
-from oneshot import bounds
-from oneshot.scores import AuditResult, audit_scores
+from oneshot import bounds, guess
+from oneshot.best import Plan, best
+from oneshot.expected import COUNTING, Audit, expected_eps_lb
+from oneshot.methods import AuditResult
+from oneshot.scores import audit_scores
 
 _STYLE = {'axes.spines.top': False, 'axes.spines.right': False, 'legend.frameon': False}
 
@@ -69,9 +73,10 @@ def _ranking(axes, scores: np.ndarray, coins: np.ndarray, result: AuditResult) -
 def _guesses(axes, scores: np.ndarray, coins: np.ndarray, result: AuditResult) -> str:
     half = scores.size // 2
     halves = np.unique(np.geomspace(min(5, half), half, 40).astype(int)).tolist()
-    options = {'delta': result.delta, 'confidence': result.confidence, 'method': result.method}
+    method = result.method if result.method in (*COUNTING, 'replacement') else 'one_run'
+    options = {'delta': result.delta, 'confidence': result.confidence, 'method': method}
     found = [audit_scores(scores, coins, guesses=(k, k), **options).eps_lb for k in halves]
-    axes.plot([2 * k for k in halves], found, color='black', label=f'ε_LB, {result.method}')
+    axes.plot([2 * k for k in halves], found, color='black', label=f'ε_LB, {method}')
     if np.isfinite(result.eps_claimed):
         axes.axhline(result.eps_claimed, color='tab:red', linestyle='--', linewidth=1, label='ε_UB')
     fixed = [result.guesses], [result.eps_lb]
@@ -79,3 +84,48 @@ def _guesses(axes, scores: np.ndarray, coins: np.ndarray, result: AuditResult) -
     axes.set(xlabel='guesses r', ylabel='ε', xscale='log', ylim=(0, None))
     axes.legend()
     return 'ε_LB as the number of guesses varies: for looking, not for choosing.'
+
+
+def draw_plan(path: pathlib.Path, audit: Audit, plan: Plan) -> None:
+    """Draws what a plan expects: the scores, and ε_LB by the numbers of guesses."""
+    with matplotlib.rc_context(_STYLE):
+        figure = Figure(figsize=(11, 4.2), layout='constrained')
+        left, right = figure.subplots(1, 2)
+        law = audit.mechanism.law()
+        for name, below, color in (
+            ('in', law.below_in, 'tab:orange'),
+            ('out', law.below_out, 'tab:blue'),
+        ):
+            edges = np.linspace(*np.interp([1e-4, 1 - 1e-4], below, law.points), 80)
+            mass = np.diff(np.interp(edges, law.points, below)) / np.diff(edges)
+            left.fill_between(0.5 * (edges[1:] + edges[:-1]), mass, alpha=0.5, color=color)
+            left.plot([], [], color=color, label=name)
+        for threshold in _thresholds(audit, plan):
+            left.axvline(threshold, color='black', linestyle='--', linewidth=1)
+        left.set(xlabel=f'score ({audit.mechanism.score})', ylabel='density', ylim=(0, None))
+        left.set_title('Scores to expect; dashed: guessed from here on', loc='left', fontsize=10)
+        left.legend()
+        halves = np.unique(np.geomspace(5, max(5, audit.m // 2), 14).astype(int)).tolist()
+        for method, color in (('one_run', 'black'), ('fdp', 'tab:green')):
+            one = dataclasses.replace(audit, method=method)
+            found = [expected_eps_lb(one, (k, k)) for k in halves]
+            right.plot([2 * k for k in halves], found, color=color, label=method)
+            chosen = best(one)
+            right.plot(sum(chosen.rule), chosen.eps_lb, 'o', color=color)
+        right.set(xlabel='guesses r, half each way', ylabel='expected ε_LB', xscale='log')
+        right.set_ylim(0, None)
+        right.set_title(f'm = {audit.m:,}; the dots are planned', loc='left', fontsize=10)
+        right.legend()
+        figure.savefig(path, dpi=110)
+
+
+def _thresholds(audit: Audit, plan: Plan) -> list[float]:
+    """Where guesses begin."""
+    if isinstance(plan.rule, guess.Threshold):
+        return [plan.rule.value]
+    if not isinstance(plan.rule, tuple):
+        return []
+    law, (k_plus, k_minus) = audit.mechanism.law(), plan.rule
+    below = 0.5 * (law.below_in + law.below_out)
+    shares = [share for share in (k_minus / audit.m, 1 - k_plus / audit.m) if 0 < share < 1]
+    return [float(np.interp(share, below, law.points)) for share in shares]

@@ -6,7 +6,14 @@ import pytest
 import scipy.integrate
 import scipy.stats
 
-from oneshot.mechanisms import Gaussian, Laplace, Pathological, RandomizedResponse
+from oneshot.laws import DPSGD
+from oneshot.mechanisms import (
+    Gaussian,
+    Laplace,
+    Pathological,
+    RandomizedResponse,
+    SubsampledGaussian,
+)
 from tests.chance import plausible
 
 MECHANISMS = [
@@ -133,3 +140,14 @@ def test_the_same_seed_gives_the_same_sample():
         one, two = (mechanism.sample(np.random.default_rng(3)) for _ in range(2))
         assert (one.scores == two.scores).all()
         assert (one.included == two.included).all()
+
+
+def test_one_step_of_everybody_is_the_gaussian_mechanism():
+    """To 1e-4, which is what the accountant rounds up; the step of a canary is Δ = 1."""
+    stepped, plain = SubsampledGaussian(4, DPSGD(0.8)), Gaussian(4, 0.8)
+    for eps in (0.5, 2.0):
+        assert stepped.delta(eps) == pytest.approx(plain.delta(eps), rel=1e-3)
+    assert stepped.eps(1e-5) == pytest.approx(plain.eps(1e-5), rel=1e-3)
+    scores = SubsampledGaussian(40_000, DPSGD(0.8)).sample(np.random.default_rng(0))
+    shift = scores.scores[scores.included].mean() - scores.scores[~scores.included].mean()
+    assert abs(shift - 1.0) < 5.5 * 0.8 * 2 / 200  # by chance with probability 4e-8

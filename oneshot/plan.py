@@ -1,0 +1,378 @@
+"""What an audit will see, before it is run: python -m oneshot.plan --help.
+
+From the claim alone (m, σ, q, steps, δ) follows the distribution of the scores
+(`oneshot.laws`), from it that of right guesses, and from that the expected ε_LB of every
+choice of guesses. The best choice is then fixed before any score is seen, so that the
+bound is valid. If the claim is wrong, the choice is still valid, and perhaps not the best.
+"""
+
+import argparse
+import dataclasses
+import functools
+import json
+import math
+import pathlib
+import sys
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+import scipy
+from rich.console import Console
+from rich.table import Table
+
+from oneshot import expected, guess, methods
+from oneshot.best import best, numbers
+from oneshot.bounds import _check
+from oneshot.expected import COUNTING, METHODS, MOST_CANARIES, Audit, Rule
+from oneshot.laws import DPSGD, SCORES, Law
+
+POWER = 0.9
+
+_LEAST_NOISE = 1.0 / 64.0  # of the claimed noise, where a violation is looked for
+
+
+def canaries_needed(audit: Audit, eps_lb: float) -> int | None:
+    """How many canaries it takes to expect at least this ε_LB; to 2 % above the least.
+
+    None if MOST_CANARIES are not enough. `audit.m` is where the search begins.
+    """
+    eps_lb = _check.real('eps_lb', eps_lb, 0.0, math.inf, open_low=True, open_high=True)
+    plans: dict[int, float] = {}
+    start: tuple[int, Rule] | None = None
+
+    def enough(m: int) -> bool:
+        nonlocal start
+        around = None
+        if start is not None and isinstance(start[1], tuple):
+            scale = (m / start[0]) ** 0.6
+            around = tuple(min(m // 2, max(1, round(k * scale))) for k in start[1])
+        plan = best(dataclasses.replace(audit, m=m), around)
+        start, plans[m] = (m, plan.rule), plan.eps_lb
+        return plan.eps_lb >= eps_lb
+
+    low, high = 1, audit.m
+    while not enough(high):
+        if high == MOST_CANARIES:
+            return None
+        low, high = high, min(MOST_CANARIES, 4 * high)
+    if low == 1:
+        while high > 8 and enough(high // 4):
+            high //= 4
+        low = max(2, high // 4)
+    while high - low > max(1, 0.02 * low):
+        middle = round(math.sqrt(low * high))
+        if enough(middle):
+            high = middle
+        else:
+            low = middle
+    return high
+
+
+@dataclasses.dataclass(frozen=True)
+class Violation:
+    """The least violation that an audit notices often enough.
+
+    Attributes:
+        noise_multiplier: the largest true σ below the claimed one that is noticed.
+        rule: the guesses with which it is.
+    """
+
+    noise_multiplier: float
+    rule: Rule
+
+
+def detectable(
+    audit: Audit, eps: float, rules: Iterable[Rule] | None = None, power: float = POWER
+) -> Violation | None:
+    """Which true σ, smaller than claimed, is noticed with this power: ε_LB > eps.
+
+    Args:
+        audit: with the claimed σ in its mechanism.
+        eps: the claimed ε.
+        rules: guesses of which the best for this end is taken; by default many.
+        power: the probability with which the claim is to be rejected.
+
+    Returns:
+        The violation, to 1 % in σ; None if none is noticed so often, not even with a
+        64th of the noise, which it is if there are too few guesses.
+    """
+    rules = _rules(audit) if rules is None else list(rules)
+    tests = [(rule, _power(audit, rule, eps)) for rule in rules]
+
+    def noticed(share: float) -> tuple[float, Rule]:
+        law = audit.mechanism.law(audit.mechanism.noise_multiplier * share)
+        found = [(test(law), rule) for rule, test in tests]
+        return max(found, key=lambda one: one[0])
+
+    low, high = _LEAST_NOISE, 1.0
+    chance, rule = noticed(low)
+    if chance < power:
+        return None
+    while high / low > 1.01:
+        middle = math.sqrt(low * high)
+        chance, better = noticed(middle)
+        if chance >= power:
+            low, rule = middle, better
+        else:
+            high = middle
+    return Violation(low * audit.mechanism.noise_multiplier, rule)
+
+
+def _rules(audit: Audit) -> list[Rule]:
+    plan = best(audit)
+    if audit.method not in COUNTING:
+        return [plan.rule]
+    return [plan.rule, *((k, k) for k in numbers(audit.m) if k > 0)]
+
+
+def _power(audit: Audit, rule: Rule, eps: float) -> Callable[[Law], float]:
+    """P[the claim is rejected], as a function of how the scores are really distributed."""
+    if isinstance(rule, guess.Ranked):
+        weights = np.asarray(rule.weights)
+        total = round(expected.LATTICE * float(np.abs(weights).sum()))
+        least = _first(
+            0,
+            total,
+            lambda right: audit.rejects(expected.weight_tally(weights, total - right), eps),
+        )
+        return lambda law: float(
+            expected.wrong_weight(law, weights)[: max(0, total - least + 1)].sum()
+        )
+    if isinstance(rule, guess.Threshold):
+        return _power_of_threshold(audit, rule, eps)
+    if rule is None:
+        raise ValueError('An estimate rejects no claim: method gaussian_pair has no power.')
+    r = sum(rule)
+    least = _first(0, r, lambda v: audit.rejects(audit.tally(r, r - v), eps))
+    return lambda law: float(
+        expected.wrong_guesses(law, audit.m, *rule)[: max(0, r - least + 1)].sum()
+    )
+
+
+def _power_of_threshold(audit: Audit, rule: guess.Threshold, eps: float) -> Callable[[Law], float]:
+    n_in, n_out = audit.m // 2, audit.m - audit.m // 2
+
+    @functools.cache
+    def least(alarms: int) -> int:
+        """How many hits it takes to reject."""
+
+        def rejects(hits: int) -> bool:
+            return audit.rejects(expected.cells(audit.m, hits / n_in, alarms / n_out), eps)
+
+        return _first(0, n_in, rejects)
+
+    def of_threshold(law: Law) -> float:
+        hits, alarms = expected.rates(law, rule.value)
+        points, shares = expected.normal_quadrature()
+        middle, spread = n_out * alarms, math.sqrt(n_out * alarms * (1.0 - alarms))
+        counts = np.clip(np.rint(middle + spread * points), 0, n_out).astype(int).tolist()
+        chances = [scipy.stats.binom.sf(least(one) - 1, n_in, hits) for one in counts]
+        return float(shares @ chances / shares.sum())
+
+    return of_threshold
+
+
+def _first(low: int, high: int, holds: Callable[[int], bool]) -> int:
+    """The least number from low to high from which on it holds; high + 1 if there is none."""
+    high += 1
+    while low < high:
+        middle = (low + high) // 2
+        if holds(middle):
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+
+_EXAMPLES = """examples:
+  python -m oneshot.plan --m=5000 --eps=8 --delta=1e-5 --sampling-prob=0.08192 --steps=2000
+  python -m oneshot.plan --m=5000 --noise-multiplier=1 --delta=1e-5 --see=2 --plot=plan.png
+
+Without --sampling-prob and --steps it is one step of everybody, the Gaussian mechanism. The
+scores are those of the residual, which other data leaves alone; for the iterates,
+--interference is the deviation of what other data adds to a step along a canary, in units of
+the clip norm, and unknown beforehand: with 0, what is printed is the most to expect."""
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Prints the plan; returns the exit status."""
+    parser = _parser()
+    flags = parser.parse_args(argv)
+    try:
+        audit, eps_ub = _audit(flags)
+        if flags.see is not None:
+            _check.real('--see', flags.see, 0.0, math.inf, open_low=True, open_high=True)
+        answer = _answer(audit, eps_ub, flags.see)
+        if flags.plot is not None:
+            from oneshot import plots
+
+            plots.draw_plan(flags.plot, audit, answer['plans'][audit.method])
+    except (ValueError, OSError) as error:
+        print(f'{parser.prog}: {error}', file=sys.stderr)
+        return 2
+    if flags.json:
+        print(json.dumps(_record(audit, eps_ub, answer), indent=2, ensure_ascii=False))
+    else:
+        _show(Console(), audit, eps_ub, answer)
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog='python -m oneshot.plan',
+        description='What an audit in one run will see, and how many guesses are best for it.',
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument('--m', type=float, required=True, help='the number of canaries')
+    noise = parser.add_mutually_exclusive_group(required=True)
+    noise.add_argument('--eps', type=float, help='the claimed ε, from which σ follows')
+    noise.add_argument('--noise-multiplier', type=float, help='σ')
+    parser.add_argument('--delta', type=float, required=True, help='δ')
+    parser.add_argument('--sampling-prob', type=float, default=1.0, help='q; default 1')
+    parser.add_argument('--steps', type=float, default=1, help='default 1')
+    parser.add_argument('--confidence', type=float, default=0.95, help='default 0.95')
+    parser.add_argument('--score', default='llr', help=f'{", ".join(SCORES)}; default llr')
+    parser.add_argument('--method', default='one_run', help=f'{", ".join(METHODS)}')
+    parser.add_argument('--interference', type=float, default=0.0, help='default 0; see below')
+    parser.add_argument('--see', type=float, help='an ε_LB: how many canaries does it take?')
+    parser.add_argument('--plot', type=pathlib.Path, help='a .png to draw')
+    parser.add_argument('--json', action='store_true', help='print JSON')
+    return parser
+
+
+def _audit(flags: argparse.Namespace) -> tuple[Audit, float]:
+    """The audit, and the ε that is claimed."""
+    from oneshot import accounting  # which takes a second to import
+
+    steps = _check.count('--steps', flags.steps, 1, 10**7)
+    q = _check.real('--sampling-prob', flags.sampling_prob, 0.0, 1.0, open_low=True)
+    m = _check.count('--m', flags.m, 2, MOST_CANARIES)
+    _check.delta(flags.delta)
+    sigma = flags.noise_multiplier
+    if sigma is None:
+        sigma = accounting.calibrate_noise(flags.eps, q, steps, flags.delta)
+    mechanism = DPSGD(sigma, q, steps, flags.score, flags.interference)
+    audit = Audit(mechanism, m, flags.delta, flags.confidence, flags.method)
+    return audit, accounting.eps_upper_bound(sigma, q, steps, flags.delta)
+
+
+def _answer(audit: Audit, eps_ub: float, see: float | None) -> dict[str, Any]:
+    """Every method's plan, and what is asked of the chosen one."""
+    slow = {'fdp_dpsgd'} | ({'weighted'} if audit.m > 10**5 else set())
+    shown = [name for name in METHODS if name == audit.method or name not in slow]
+    plans = {name: best(dataclasses.replace(audit, method=name)) for name in shown}
+    answer = {'plans': plans, 'see': see}
+    if see is not None:
+        answer['needed'] = canaries_needed(audit, see)
+    if audit.method != 'gaussian_pair':
+        answer['planned'] = detectable(audit, eps_ub, [plans[audit.method].rule])
+        answer['any'] = detectable(audit, eps_ub)
+    return answer
+
+
+def _words(rule: Rule) -> str:
+    if rule is None:
+        return 'all scores'
+    if isinstance(rule, guess.Threshold):
+        return f'above {rule.value:.4g}'
+    if isinstance(rule, guess.Ranked):
+        weights = np.asarray(rule.weights)
+        return f'{np.count_nonzero(weights):,} by weight'
+    return f'{rule[0]:,} in, {rule[1]:,} out'
+
+
+def _show(console: Console, audit: Audit, eps_ub: float, answer: dict[str, Any]) -> None:
+    known = audit.mechanism
+    console.print(
+        f'DP-SGD, {known.steps:,} steps, q = {known.sampling_prob:.4g}, '
+        f'σ = {known.noise_multiplier:.4g}: ε_UB = {eps_ub:.4g} at δ = {audit.delta:g}'
+    )
+    console.print(
+        f'm = {audit.m:,} canaries, score {known.score}, {100 * audit.confidence:g} % confidence'
+    )
+    table = Table(title='the ε_LB to expect', title_justify='left')
+    for name in ('method', 'guesses', 'ε_LB', 'kind', 'assumes'):
+        table.add_column(name, no_wrap=name != 'assumes')
+    for name, plan in answer['plans'].items():
+        method = methods.METHODS[name]
+        words = methods.ASSUMPTIONS[method.assumptions]
+        table.add_row(name, _words(plan.rule), f'{plan.eps_lb:.3f}', method.kind, words)
+    console.print(table)
+    if audit.method in COUNTING and answer['plans'][audit.method].grid:
+        console.print(_grid_table(audit, answer['plans'][audit.method].grid))
+    for line in _sentences(audit, eps_ub, answer):
+        console.print(line)
+
+
+def _grid_table(audit: Audit, grid: dict[tuple[int, int], float]) -> Table:
+    """Rows are guesses "in", columns are guesses "out"."""
+    title = f'by {audit.method}: guesses "in" down, "out" across'
+    table = Table(title=title, title_justify='left')
+    sizes = numbers(audit.m)
+    for name in ('', *(f'{size:,}' for size in sizes)):
+        table.add_column(name, justify='right')
+    for k_plus in sizes:
+        found = (grid.get((k_plus, k_minus)) for k_minus in sizes)
+        table.add_row(f'{k_plus:,}', *('' if one is None else f'{one:.2f}' for one in found))
+    return table
+
+
+def _sentences(audit: Audit, eps_ub: float, answer: dict[str, Any]) -> list[str]:
+    """The answers to the questions, in words."""
+    lines = []
+    if answer['see'] is not None:
+        needed = answer['needed']
+        lines.append(
+            f'To expect ε_LB ≥ {answer["see"]:g} by {audit.method}: '
+            + (f'{needed:,} canaries.' if needed else f'more than {MOST_CANARIES:,} canaries.')
+        )
+    for name, words in (('planned', 'these guesses'), ('any', 'the best guesses for that')):
+        if name not in answer:
+            continue
+        found = answer[name]
+        claim = f'Noticed with {100 * POWER:g} % power by {audit.method} and {words}'
+        if found is None:
+            lines.append(f'{claim}: no lack of noise, however large.')
+        else:
+            share = found.noise_multiplier / audit.mechanism.noise_multiplier
+            rule = '' if name == 'planned' else f' ({_words(found.rule)})'
+            lines.append(
+                f'{claim}{rule}: a true σ of {found.noise_multiplier:.3g} or less, '
+                f'{100 * share:.0f} % of the claimed one.'
+            )
+    return lines
+
+
+def _record(audit: Audit, eps_ub: float, answer: dict[str, Any]) -> dict[str, Any]:
+    """The answers for --json."""
+
+    def plain(found: Violation | None) -> dict[str, Any] | None:
+        if found is None:
+            return None
+        return {'noise_multiplier': found.noise_multiplier, 'guesses': _plain_rule(found.rule)}
+
+    plans = {
+        name: {'guesses': _plain_rule(plan.rule), 'expected_eps_lb': plan.eps_lb}
+        for name, plan in answer['plans'].items()
+    }
+    record = dataclasses.asdict(audit) | {'eps_ub': eps_ub, 'plans': plans}
+    if answer['see'] is not None:
+        record['canaries_needed'] = {'eps_lb': answer['see'], 'm': answer['needed']}
+    if 'any' in answer:
+        record['noticed'] = {name: plain(answer[name]) for name in ('planned', 'any')}
+        record['noticed']['power'] = POWER
+    return record
+
+
+def _plain_rule(rule: Rule) -> Any:
+    if isinstance(rule, guess.Threshold):
+        return {'threshold': rule.value}
+    if isinstance(rule, guess.Ranked):
+        return {'weights': list(rule.weights)}
+    return None if rule is None else list(rule)
+
+
+if __name__ == '__main__':
+    sys.exit(main())

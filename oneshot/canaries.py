@@ -71,9 +71,10 @@ class Dirac(NamedTuple):
         params: PyTree,
         picked: list[jax.Array],
         clipping: Clipping,
-    ) -> jax.Array:
-        """⟨direction, ĝ_i⟩ for each direction, as picked, and canary."""
-        return clipping.clip_norm * jnp.stack(picked)
+    ) -> tuple[jax.Array, jax.Array]:
+        """⟨direction, ĝ_i⟩ for each direction, as picked, and canary; and all ‖ĝ_i‖²."""
+        c = clipping.clip_norm
+        return c * jnp.stack(picked), jnp.full(self.coordinates.shape, c * c)
 
 
 class Inputs(NamedTuple):
@@ -102,25 +103,26 @@ class Inputs(NamedTuple):
         params: PyTree,
         picked: list[PyTree],
         clipping: Clipping,
-    ) -> jax.Array:
-        """⟨direction, ĝ_i⟩ for each direction, as picked, and canary, in microbatches.
+    ) -> tuple[jax.Array, jax.Array]:
+        """⟨direction, ĝ_i⟩ for each direction, as picked, and canary; and all ‖ĝ_i‖².
 
         No gradient is scaled or summed: ⟨direction, g_i⟩ is a directional derivative,
-        and times the clip factor it is that of ĝ_i.
+        and times the clip factor it is that of ĝ_i. In microbatches.
         """
         strategy = clipping.differentiate(loss_fn, params, self.examples)
         prepared = [strategy.prepare(direction) for direction in picked]
 
-        def microbatch(given: tuple[PyTree, jax.Array]) -> jax.Array:
+        def microbatch(given: tuple[PyTree, jax.Array]) -> tuple[jax.Array, jax.Array]:
             gradients = strategy.gradients(*given)
             scale = clipping.scale(gradients.norms)
             products = jnp.stack([gradients.dot(direction) for direction in prepared], axis=1)
-            return jnp.where(scale[:, None] != 0.0, scale[:, None] * products, 0.0)
+            dots = jnp.where(scale[:, None] != 0.0, scale[:, None] * products, 0.0)
+            return dots, jnp.where(scale != 0.0, jnp.square(scale * gradients.norms), 0.0)
 
         m = jax.tree.leaves(self.examples)[0].shape[0]
         given = self.examples, jnp.ones(m, bool)
-        products = jax.lax.map(microbatch, cut(given, clipping.microbatch_size))
-        return products.reshape(-1, len(picked))[:m].T
+        dots, squares = jax.lax.map(microbatch, cut(given, clipping.microbatch_size))
+        return dots.reshape(-1, len(picked))[:m].T, squares.reshape(-1)[:m]
 
 
 def dirac(key: jax.Array, m: int, params: PyTree) -> Dirac:

@@ -99,7 +99,7 @@ def _others(t, w):
     return sum(_clip(_numpy_gradient(w, images[i], labels[i])) for i in np.flatnonzero(drawn))
 
 
-def _white_box(iterates, gradient, m, signal):
+def _white_box(iterates, gradient, m, signal, score):
     """Procedure Score of Algorithm audit for every canary."""
     scores = np.zeros(m)
     for t in range(STEPS):
@@ -107,8 +107,15 @@ def _white_box(iterates, gradient, m, signal):
         seen = _flat(iterates[t]) - _flat(iterates[t + 1])
         if signal == 'residual':
             seen = seen * SIZE / RATE - _others(t, w)
+        elif score == 'llr':
+            seen = seen * SIZE / RATE
         for i in range(m):
-            scores[i] += seen @ _clip(gradient(w, i))
+            g = _clip(gradient(w, i))
+            if score == 'dot':
+                scores[i] += seen @ g
+            else:
+                exponent = (2 * seen @ g - g @ g) / (2 * SIGMA**2 * CLIP**2)
+                scores[i] += np.log(1 - Q + Q * np.exp(exponent))
     return scores
 
 
@@ -118,19 +125,35 @@ def _close(ours, literal):
 
 M = 20
 INCLUDED = jnp.arange(M) % 3 != 0
+SIGNALS = 'iterates', 'residual'
+WHITE_BOX = {
+    'clip_norm': CLIP,
+    'signals': SIGNALS,
+    'scores': ('dot', 'llr'),
+    'noise_multiplier': SIGMA,
+    'sampling_prob': Q,
+    'expected_batch_size': SIZE,
+}
 
 
-def test_dirac_white_box():
+def _replay(fused, iterates, gradient):
+    """Every score of `WHITE_BOX`, against the algorithm's."""
+    for signal in SIGNALS:
+        _close(fused[signal], _white_box(iterates, gradient, M, signal, 'dot'))
+        _close(fused[f'{signal}_llr'], _white_box(iterates, gradient, M, signal, 'llr'))
+
+
+@pytest.mark.parametrize('strategy', ['vmap', 'ghost'])
+def test_dirac_white_box(strategy):
     chosen = canaries.dirac(jax.random.key(4), M, _params())
-    attack = audit.white_box(chosen, clip_norm=CLIP, signals=('iterates', 'residual'))
-    fused, iterates = _run(chosen, INCLUDED, {'wb': attack})
+    attack = audit.white_box(chosen, strategy=strategy, **WHITE_BOX)
+    fused, iterates = _run(chosen, INCLUDED, {'wb': attack}, strategy=strategy)
     size = _flat(_params()).size
 
     def gradient(w, i):
         return CLIP * np.eye(size)[int(chosen.coordinates[i])]
 
-    for signal in ('iterates', 'residual'):
-        _close(fused[signal], _white_box(iterates, gradient, M, signal))
+    _replay(fused, iterates, gradient)
 
 
 @pytest.mark.parametrize(
@@ -146,13 +169,7 @@ def test_input_white_box_and_black_box(kind, strategy):
         chosen = canaries.in_distribution(key, M, *held)
     options = {'loss_fn': _loss, 'microbatch_size': 6}
     attacks = {
-        'wb': audit.white_box(
-            chosen,
-            clip_norm=CLIP,
-            signals=('iterates', 'residual'),
-            strategy=strategy,
-            **options,
-        ),
+        'wb': audit.white_box(chosen, strategy=strategy, **WHITE_BOX, **options),
         'bb': audit.black_box(chosen, **options),
     }
     fused, iterates = _run(chosen, INCLUDED, attacks, strategy=strategy)
@@ -161,8 +178,9 @@ def test_input_white_box_and_black_box(kind, strategy):
     def gradient(w, i):
         return _numpy_gradient(w, images[i], labels[i])
 
-    for signal in ('iterates', 'residual'):
-        _close(fused[signal], _white_box(iterates, gradient, M, signal))
+    _replay(fused, iterates, gradient)
+    norms = [np.linalg.norm(gradient(_float64(w), i)) for w in iterates for i in range(M)]
+    assert min(norms) < CLIP < max(norms)  # ‖ĝ‖ is not always c
     first, last = _float64(iterates[0]), _float64(iterates[-1])
     literal = [
         _numpy_loss(first, images[i], labels[i]) - _numpy_loss(last, images[i], labels[i])
@@ -174,11 +192,53 @@ def test_input_white_box_and_black_box(kind, strategy):
 def test_the_gradient_signal_serves_other_optimizers():
     """For plain SGD it is the iterates over the learning rate; for Adam it still is g̃/B."""
     chosen = canaries.dirac(jax.random.key(4), M, _params())
-    attack = audit.white_box(chosen, clip_norm=CLIP, signals=('iterates', 'gradient'))
+    attack = audit.white_box(chosen, **WHITE_BOX | {'signals': ('iterates', 'gradient')})
     fused, _ = _run(chosen, INCLUDED, {'wb': attack})
     _close(fused['iterates'], RATE * fused['gradient'])
     adam, _ = _run(chosen, INCLUDED, {'wb': attack}, optax.adam(1e-4))
     assert np.abs(adam['gradient']).max() > 100 * np.abs(adam['iterates']).max()
+    for scores in (fused, adam):  # who sees the iterates knows the gradient
+        np.testing.assert_array_equal(scores['iterates_llr'], scores['gradient_llr'])
+
+
+@pytest.mark.parametrize('q', [1.0, 0.999, 0.3, 1e-6])
+def test_likelihood_ratios_of_any_size(q):
+    """One step, with c = σ = 1: the exponent is what stands at the coordinate, less 1/2."""
+    exponents = np.array([-1e6, -1e3, -90.5, -1.0, 0.0, 1e-3, 2.5, 14.0, 90.5, 1e3, 1e6])
+    seen = jnp.asarray(exponents + 0.5, jnp.float32)
+    exact = np.float64(seen) - 0.5
+    chosen = canaries.Dirac(jnp.arange(seen.size))
+    known = {'signals': ('residual',), 'noise_multiplier': 1.0, 'sampling_prob': q}
+    attack = audit.white_box(chosen, clip_norm=1.0, scores=('llr',), **known)
+    observed = dpsgd.Observation(seen, seen, seen, seen)
+    state = jax.jit(attack.update)(attack.init(seen), observed)
+    scores = np.asarray(attack.scores(state, seen)['residual_llr'])
+    if q == 1.0:
+        np.testing.assert_array_equal(scores, exact)
+    else:
+        expected = np.logaddexp(np.log1p(-q), np.log(q) + exact)
+        np.testing.assert_allclose(scores, expected, rtol=1e-6, atol=2e-7)
+
+
+def test_scores_in_any_order():
+    """Each score is the same, whatever is asked for beside it."""
+    params, keys = _params(), jax.random.split(jax.random.key(3), 3)
+    seen = dpsgd.Observation(params, *(dpsgd.gaussian_noise(key, params, 1.0) for key in keys))
+    chosen, found = canaries.dirac(jax.random.key(4), M, params), []
+    for signals, scores in (
+        (SIGNALS, ('dot', 'llr')),
+        (('residual', 'gradient', 'iterates'), ('llr', 'dot')),
+        (('iterates',), ('llr',)),
+    ):
+        options = WHITE_BOX | {'signals': signals, 'scores': scores}
+        attack = audit.white_box(chosen, **options)
+        found.append(attack.scores(attack.update(attack.init(params), seen), params))
+        assert tuple(found[-1]) == audit.score_names(signals, scores)
+    assert tuple(found[0]) == ('iterates', 'residual', 'iterates_llr', 'residual_llr')
+    assert tuple(found[2]) == ('iterates_llr',)
+    for some in found:
+        for name, values in some.items():
+            np.testing.assert_array_equal(values, found[1][name])
 
 
 def test_float32_scores_do_not_drift():
@@ -215,6 +275,32 @@ def test_bad_input():
         audit.white_box(chosen, clip_norm=1.0, signals=('weights',))
     with pytest.raises(ValueError, match=r'canaries must be examples .* Dirac were given'):
         audit.black_box(chosen, loss_fn=_loss)
+    with pytest.raises(ValueError, match=r"score must be one of dot, llr, but 'loss' was given\."):
+        audit.white_box(chosen, clip_norm=1.0, scores=('loss',))
     inputs = canaries.in_distribution(jax.random.key(0), 3, *_examples(5, 0))
     with pytest.raises(ValueError, match='loss_fn must be given for input canaries'):
         audit.white_box(inputs, clip_norm=1.0)
+
+
+@pytest.mark.parametrize(
+    ('name', 'value', 'interval'),
+    [
+        ('noise_multiplier', None, r'\(0, inf\)'),
+        ('noise_multiplier', 0.0, r'\(0, inf\)'),
+        ('noise_multiplier', np.inf, r'\(0, inf\)'),
+        ('sampling_prob', None, r'\(0, 1\]'),
+        ('sampling_prob', 0.0, r'\(0, 1\]'),
+        ('sampling_prob', 1.1, r'\(0, 1\]'),
+        ('clip_norm', np.inf, r'\(0, inf\)'),
+        ('expected_batch_size', None, r'\(0, inf\)'),
+        ('expected_batch_size', np.nan, r'\(0, inf\)'),
+    ],
+)
+def test_what_a_likelihood_needs(name, value, interval):
+    chosen = canaries.dirac(jax.random.key(4), M, _params())
+    message = rf'^{name}, which llr needs, must be a number in {interval}, but {value} was given\.$'
+    with pytest.raises(ValueError, match=message):
+        audit.white_box(chosen, **WHITE_BOX | {name: value})
+    audit.white_box(chosen, **WHITE_BOX | {name: value, 'scores': ('dot',)})
+    if name == 'expected_batch_size':
+        audit.white_box(chosen, **WHITE_BOX | {name: value, 'signals': ('residual',)})

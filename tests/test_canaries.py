@@ -76,6 +76,31 @@ def test_dirac_dots_are_the_coordinates(m):
     flat = np.concatenate([np.asarray(leaf).ravel() for leaf in tree])
     chosen = canaries.dirac(jax.random.key(m), m, tree)
     other = jax.tree.map(jnp.negative, tree)
-    dots = chosen.dots(None, tree, [chosen.pick(tree), chosen.pick(other)], Clipping(2.0, 1))
+    picked = [chosen.pick(tree), chosen.pick(other)]
+    dots, squares = chosen.dots(None, tree, picked, Clipping(2.0, 1))
     expected = 2.0 * flat[np.asarray(chosen.coordinates)]
     np.testing.assert_array_equal(dots, [expected, -expected])
+    np.testing.assert_array_equal(squares, np.full(m, 4.0))
+
+
+@pytest.mark.parametrize('strategy', ['vmap', 'ghost'])
+@pytest.mark.parametrize('clip_norm', [2.0, np.inf])
+def test_input_dots_are_those_of_clipped_gradients(strategy, clip_norm):
+    """The gradients of ⟨w, x⟩ are the x: short, long, 0, and not finite."""
+    examples = np.random.default_rng(0).normal(size=(7, 3)).astype(np.float32)
+    examples[1] *= 10.0
+    examples[2] = 0.0
+    examples[3, 1], examples[4, 2] = np.nan, np.inf
+    params, direction = jnp.zeros(3), jnp.array([1.0, -2.0, 0.5])
+    chosen = canaries.Inputs(jnp.asarray(examples))
+    picked = [chosen.pick(direction), chosen.pick(-direction)]
+    options = Clipping(clip_norm, 4, strategy)
+    dots, squares = chosen.dots(lambda w, x: x @ w, params, picked, options)
+    norms = np.linalg.norm(examples, axis=1)
+    assert norms[0] < 2.0 < norms[1]
+    clipped = np.zeros((7, 3))
+    for i in np.flatnonzero(np.isfinite(norms)):
+        clipped[i] = examples[i] * min(1.0, clip_norm / max(norms[i], 1e-9))
+    expected = clipped @ np.asarray(direction)
+    np.testing.assert_allclose(dots, [expected, -expected], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(squares, np.sum(clipped**2, axis=1), rtol=1e-5)

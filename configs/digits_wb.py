@@ -52,10 +52,12 @@ def get_config() -> ml_collections.ConfigDict:
     config.audit.pairs = False  # one of two canaries is always in (Appendix A)
     config.audit.attacks = ('white_box',)  # and 'black_box', for canaries that are examples
     config.audit.signals = ('iterates', 'residual')  # of the white-box attack
-    config.audit.headline = 'residual'  # a signal, 'loss' of the black-box attack, or 'best'
+    config.audit.scores = ('dot', 'llr')  # how a signal is weighed
+    config.audit.headline = 'residual_llr'  # a signal for dot, 'loss' if black-box, or 'best'
     config.audit.method = 'one_run'
     config.audit.m = 2_000
-    config.audit.k_plus = 100
-    config.audit.k_minus = 100
+    config.audit.guesses = 'planned'  # by oneshot.plan; or 'preset', from m; or 'grid'
+    config.audit.k_plus = placeholder(int)  # how many to guess "in", instead of that
+    config.audit.k_minus = placeholder(int)  # and "out"
     config.audit.confidence = 0.95
     return config

@@ -4,6 +4,8 @@ A lower bound on ε from one training run, after Steinke, Nasr and Jagielski,
 "Privacy Auditing with One (1) Training Run" (2023).
 """
 
-from oneshot.scores import AuditResult, audit_guesses, audit_scores
+from oneshot.laws import DPSGD
+from oneshot.methods import AuditResult
+from oneshot.scores import audit_guesses, audit_scores, pool
 
-__all__ = ['AuditResult', 'audit_guesses', 'audit_scores']
+__all__ = ['DPSGD', 'AuditResult', 'audit_guesses', 'audit_scores', 'pool']

@@ -15,9 +15,12 @@ from oneshot import accounting, audit, canaries, data, dpsgd, models, views
 from oneshot.bounds import _check
 from oneshot.clipping import STRATEGIES, Clipping, choose
 from oneshot.gradients import LossFn
+from oneshot.laws import DPSGD, LEAST_NOISE
 
-# The methods that a run reports; with pairs, the one that knows of them.
-METHODS = ('one_run', 'adaptive', 'hoeffding', 'fdp')
+# The methods that a run reports of each score. What the second need is known where canaries
+# do not interfere: of the residual of Dirac canaries. The last is for pairs of canaries.
+METHODS = ('one_run', 'weighted', 'adaptive', 'hoeffding', 'fdp', 'fdp_dpsgd', 'gaussian_pair')
+INDEPENDENT_METHODS = ('clopper_pearson', 'cp_gdp')
 PAIRED_METHODS = ('replacement',)
 
 
@@ -38,6 +41,9 @@ class Run(NamedTuple):
     population: Any
     canaries: Any
     scores: tuple[str, ...]  # the names of all that the attacks give
+    headline: str  # one of them, or 'best'
+    methods: dict[str, tuple[str, ...]]  # those that are reported of each score
+    mechanisms: dict[str, DPSGD]  # the claim, for scores whose law follows from it
     coins: jax.Array  # one for each canary, or for each pair
     included: jax.Array  # one for each canary
 
@@ -95,10 +101,12 @@ def prepare(config: ml_collections.ConfigDict, workdir: str | None = None) -> Ru
     coins = canaries.flip_coins(coin_key, options.m)
     included = canaries.pair_up(coins) if options.pairs else coins
     optimizer, signal = _optimizer(config, params)
-    attacks, scores = _attacks(config, chosen, loss_fn, clipping, signal)
+    scores = _scores(config, signal)
+    methods = _methods(config, scores)
     sigma = dp.noise_multiplier
     if sigma is None:
         sigma = accounting.calibrate_noise(dp.eps, dp.sampling_prob, config.steps, dp.delta)
+    attacks = _attacks(config, scores, chosen, loss_fn, clipping, sigma, batch)
     init, step = dpsgd.make_step(
         trained,
         optimizer,
@@ -127,7 +135,10 @@ def prepare(config: ml_collections.ConfigDict, workdir: str | None = None) -> Ru
         key=run_key,
         population=jax.tree.map(jnp.asarray, tuple(dataset.train)),
         canaries=chosen,
-        scores=scores,
+        scores=scores.names,
+        headline=scores.headline,
+        methods=methods,
+        mechanisms=_mechanisms(config, scores.names, sigma, batch),
         coins=coins,
         included=included,
     )
@@ -160,11 +171,18 @@ def _check_values(config: ml_collections.ConfigDict) -> None:
         _check.real('config.dp.noise_multiplier', dp.noise_multiplier, 0.0, open_high=True)
     _check.real('config.dp.delta', dp.delta, 0.0, 1.0, open_high=True)
     _check.confidence(options.confidence)
-    allowed = PAIRED_METHODS if options.pairs else METHODS
-    _check.choice('config.audit.method', options.method, allowed)
+    for score in options.scores:
+        _check.choice('config.audit.scores', score, audit.SCORES)
     m = _check.count('config.audit.m', options.m, 1)
-    k_plus = _check.count('config.audit.k_plus', options.k_plus, 0, m)
-    _check.count('config.audit.k_minus', options.k_minus, 0 if k_plus else 1, m - k_plus)
+    _check.choice('config.audit.guesses', options.guesses, ('planned', 'preset', 'grid'))
+    if (options.k_plus is None) != (options.k_minus is None):
+        raise ValueError(
+            'config.audit.k_plus and config.audit.k_minus must be given together, but '
+            f'{options.k_plus!r} and {options.k_minus!r} were given.'
+        )
+    if options.k_plus is not None:
+        k_plus = _check.count('config.audit.k_plus', options.k_plus, 0, m)
+        _check.count('config.audit.k_minus', options.k_minus, 0 if k_plus else 1, m - k_plus)
 
 
 def _clipping(
@@ -224,29 +242,107 @@ def _optimizer(
     return optimizer, 'iterates' if name == 'sgd' and not options else 'gradient'
 
 
-def _attacks(
-    config: ml_collections.ConfigDict,
-    chosen: Any,
-    loss_fn: LossFn,
-    clipping: Clipping,
-    signal: str,
-) -> tuple[dict[str, dpsgd.Attack], tuple[str, ...]]:
-    """The attacks, and the names of their scores, with the paper's among them."""
+class Scores(NamedTuple):
+    """What the attacks of a config give: the names of all scores, the paper's among them."""
+
+    names: tuple[str, ...]
+    signals: tuple[str, ...]
+    weighed: tuple[str, ...]  # how: dot, llr
+    headline: str
+
+
+def _scores(config: ml_collections.ConfigDict, signal: str) -> Scores:
+    """Without noise there is no likelihood: there, `dot` takes the place of `llr`."""
     options, names = config.audit, ()
     given = (signal if one == 'iterates' else one for one in options.signals)
     signals = tuple(dict.fromkeys((signal, *given)))
-    attacks = {}
+    weighed, headline = tuple(dict.fromkeys(('dot', *options.scores))), options.headline
+    if config.dp.noise_multiplier == 0.0:
+        weighed, headline = ('dot',), headline.removesuffix('_llr')
+    for one in signals:
+        _check.choice('signal', one, audit.SIGNALS)
     for name in options.attacks:
         _check.choice('config.audit.attacks', name, ('white_box', 'black_box'))
+        if name == 'black_box' and options.canaries == 'dirac':
+            raise ValueError('canaries must be examples for the black-box attack, but are Dirac.')
+        names += audit.score_names(signals, weighed) if name == 'white_box' else ('loss',)
+    if signal != 'iterates' and headline.startswith('iterates'):
+        headline = headline.replace('iterates', signal)
+    _check.choice('config.audit.headline', headline, (*names, 'best'))
+    return Scores(names, signals, weighed, headline)
+
+
+def _attacks(
+    config: ml_collections.ConfigDict,
+    scores: Scores,
+    chosen: Any,
+    loss_fn: LossFn,
+    clipping: Clipping,
+    sigma: float,
+    batch: float,
+) -> dict[str, dpsgd.Attack]:
+    attacks = {}
+    for name in config.audit.attacks:
         if name == 'white_box':
             attacks[name] = audit.white_box(
-                chosen, signals=signals, loss_fn=loss_fn, **clipping._asdict()
+                chosen,
+                signals=scores.signals,
+                scores=scores.weighed,
+                noise_multiplier=sigma,
+                sampling_prob=config.dp.sampling_prob,
+                expected_batch_size=batch,
+                loss_fn=loss_fn,
+                **clipping._asdict(),
             )
-            names += signals
         else:
             attacks[name] = audit.black_box(
                 chosen, loss_fn=loss_fn, microbatch_size=clipping.microbatch_size
             )
-            names += ('loss',)
-    _check.choice('config.audit.headline', options.headline, (*names, 'best'))
-    return attacks, names
+    return attacks
+
+
+def _mechanisms(
+    config: ml_collections.ConfigDict, scores: tuple[str, ...], sigma: float, batch: float
+) -> dict[str, DPSGD]:
+    """The claim as the scores measure it, for those whose law is known (`_lawful`)."""
+    c = config.dp.clip_norm
+    units = {
+        'residual': c * c,
+        'gradient': c * c / batch,
+        'iterates': config.learning_rate * c * c / batch,
+    }
+    found = {}
+    for name in scores:
+        signal, _, weighed = name.partition('_')
+        if _lawful(config, name):
+            scale = 1.0 if weighed else units[signal]
+            found[name] = DPSGD(
+                sigma, config.dp.sampling_prob, config.steps, weighed or 'dot', scale=scale
+            )
+    return found
+
+
+def _lawful(config: ml_collections.ConfigDict, score: str) -> bool:
+    """Whether the law of a score follows from the claim: Dirac canaries are of length c."""
+    dirac = config.audit.canaries == 'dirac' and not config.audit.pairs
+    moving = config.learning_rate > 0.0 or not score.startswith('iterates')
+    sigma = config.dp.noise_multiplier  # calibrated, it is not small
+    return dirac and moving and (sigma is None or sigma >= LEAST_NOISE)
+
+
+def _methods(config: ml_collections.ConfigDict, scores: Scores) -> dict[str, tuple[str, ...]]:
+    """The methods for each score; what the headline needs must be among them."""
+    options, found = config.audit, {}
+    for name in scores.names:
+        if options.pairs:
+            found[name] = PAIRED_METHODS
+        elif not _lawful(config, name):
+            found[name] = tuple(one for one in METHODS if one not in ('weighted', 'fdp_dpsgd'))
+        elif name.startswith('residual'):
+            found[name] = METHODS + INDEPENDENT_METHODS
+        else:
+            found[name] = METHODS
+    shared = set.intersection(*(set(one) for one in found.values()))
+    allowed = found.get(scores.headline, [one for one in METHODS if one in shared])
+    _check.choice('config.audit.method', options.method, allowed)
+    return found

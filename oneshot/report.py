@@ -21,11 +21,21 @@ from tensorboardX import SummaryWriter
 
 from oneshot import plots
 from oneshot.dpsgd import Stats
-from oneshot.scores import ASSUMPTIONS, METHODS, AuditResult, to_json
+from oneshot.methods import ASSUMPTIONS, METHODS, AuditResult, to_json
 
 Results = dict[tuple[str, str], AuditResult]  # by score and method
 
 _PACKAGES = ('oneshot', 'jax', 'jaxlib', 'flax', 'optax', 'dp-accounting', 'numpy', 'scipy')
+
+
+# How guesses were chosen, in words.
+RULES = {
+    'fixed': 'fixed before the run',
+    'planned': 'planned before the run',
+    'preset': 'from m alone',
+    'grid': 'the best of a grid that shares the confidence',
+    'best_of_all': 'chosen by their success',
+}
 
 
 class Log:
@@ -90,6 +100,8 @@ class Log:
 
 def verdict(result: AuditResult) -> str:
     """What the result says of the claim, in words."""
+    if result.violated and result.kind != 'bound':
+        return f'above the claim, which proves nothing: the result is of kind "{result.kind}"'
     if result.violated and result.assumptions == 'none':
         return 'the claim is violated: its proof or its code is wrong'
     if result.violated:
@@ -103,20 +115,29 @@ def headline_rows(about: dict[str, str], result: AuditResult) -> list[tuple[str,
     claimed = f'{result.eps_claimed:.4g} at δ = {result.delta:g}'
     if math.isinf(result.eps_claimed):
         claimed = f'∞ at δ = {result.delta:g}: nothing is proven'
-    guesses = f'{result.guesses:,} (k+ = {result.k_plus:,} "in", k- = {result.k_minus:,} "out")'
+    guesses = (
+        f'{result.guesses:,} (k+ = {result.k_plus:,} "in", k- = {result.k_minus:,} "out"), '
+        f'{RULES[result.rule]}'
+    )
     canaries = f'm = {result.m:,}, each in or out by a fair coin'
     if result.method == 'replacement':
         canaries = f'm = {result.m:,} pairs, one of each in by a fair coin'
-    right = f' ({result.correct / result.guesses:.1%})' if result.guesses else ''
+    made = result.guesses if result.weight is None else result.weight
+    right = (
+        f'{result.correct:,.6g} of {made:,.6g} ({result.correct / made:.1%})' if made else 'none'
+    )
+    sure = f'with {100 * result.confidence:g} % confidence'
+    if result.kind != 'bound':
+        sure = 'an estimate, not a bound' if result.kind == 'estimate' else 'without any guarantee'
     return [
         *about.items(),
         ('ε_UB', claimed),
-        ('ε_LB', f'{result.eps_lb:.4g} with {100 * result.confidence:g} % confidence'),
+        ('ε_LB', f'{result.eps_lb:.4g} {sure}'),
         ('method', f'{result.method}, by {method.theorem}'),
         ('assumes', f'{ASSUMPTIONS[result.assumptions]}; {method.condition}'),
         ('canaries', canaries),
         ('guesses', guesses),
-        ('right guesses', f'{result.correct:,.6g}{right}'),
+        ('right guesses', right),
         ('p-value of the claim', f'{result.p_value:.3g}'),
         ('verdict', verdict(result)),
     ]
@@ -129,37 +150,50 @@ def result_rows(results: Results) -> list[tuple[str, ...]]:
             score,
             method,
             f'{result.eps_lb:.4g}',
-            f'{result.correct:,.6g}',
-            'bound',
+            f'{result.correct:,.5g} of {_made(result)}' if result.guesses else '',
+            result.kind,
             ASSUMPTIONS[result.assumptions],
         )
         for (score, method), result in results.items()
     ]
 
 
-def every_title(results: Results) -> str:
-    """What stands above these rows, with the confidence that each of them has by itself."""
-    confidence = next(iter(results.values())).confidence
-    return f'every score by every method, each with {100 * confidence:.4g} % confidence'
+def _made(result: AuditResult) -> str:
+    """The number of guesses, or their weight."""
+    return f'{result.guesses:,}' if result.weight is None else f'{result.weight:,.5g}'
 
 
 _COLUMNS = ('score', 'method', 'ε_LB', 'right', 'kind', 'assumes')
 
 
-def show(console: Console, about: dict[str, str], result: AuditResult, results: Results) -> None:
-    """Prints the headline and, below it, every score by every method."""
+def show(
+    console: Console, about: dict[str, str], score: str, result: AuditResult, results: Results
+) -> None:
+    """Prints the headline and, below it, its score by every method and every score by its own."""
     table = Table(title='audit in one run', show_header=False, title_justify='left')
     table.add_column(style='bold', no_wrap=True)
     table.add_column(overflow='fold')
     for row in headline_rows(about, result):
         table.add_row(*row)
     console.print(table)
-    every = Table(title=every_title(results), title_justify='left')
-    for name in _COLUMNS:
-        every.add_column(name)
-    for row in result_rows(results):
-        every.add_row(*row)
-    console.print(every)
+    of_score = {key: one for key, one in results.items() if key[0] == score}
+    of_method = {key: one for key, one in results.items() if key[1] == result.method}
+    sure = f'each with {100 * next(iter(results.values())).confidence:.4g} % confidence'
+    rows = [row[1:] for row in result_rows(of_score)]
+    console.print(_table(f'{score} by every method, {sure}', _COLUMNS[1:], rows))
+    if len(of_method) > 1:
+        rows = [(row[0], *row[2:4]) for row in result_rows(of_method)]
+        columns = _COLUMNS[0], *_COLUMNS[2:4]
+        console.print(_table(f'{result.method} of every score', columns, rows))
+
+
+def _table(title: str, columns: tuple[str, ...], rows: list[tuple[str, ...]]) -> Table:
+    table = Table(title=title, title_justify='left')
+    for name in columns:
+        table.add_column(name, no_wrap=name != 'assumes')
+    for row in rows:
+        table.add_row(*row)
+    return table
 
 
 def provenance() -> dict[str, Any]:
@@ -219,7 +253,8 @@ def write_html(
             f'<figcaption>{html.escape(caption)}</figcaption></figure>'
             for caption, data in pictures
         ),
-        f'<h2>{html.escape(every_title(results).capitalize())}</h2>',
+        '<h2>Every score by every method</h2>',
+        f'<p>Each with {100 * next(iter(results.values())).confidence:.4g} % confidence.</p>',
         _html_table(_COLUMNS, result_rows(results)),
         '</html>',
     ]

@@ -2,207 +2,25 @@
 
 import collections
 import dataclasses
-import json
-import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from oneshot import bounds, guess
+from oneshot import guess
+from oneshot.best import best
 from oneshot.bounds import _binomial, _check
+from oneshot.expected import METHODS as PLANNED
+from oneshot.expected import Audit
+from oneshot.laws import DPSGD
+from oneshot.methods import METHODS, AuditResult, Cells, Tally, audit_tally
 
-ASSUMPTIONS = {
-    'none': 'nothing beyond (ε, δ)-DP',
-    'f-dp': 'a Gaussian trade-off curve',
-}
-
-
-@dataclasses.dataclass(frozen=True)
-class AuditResult:
-    """A lower bound on ε, and all that it rests on.
-
-    Attributes:
-        eps_lb: at most the true ε with probability at least `confidence`.
-        method: the name of the bound, a key of `METHODS`.
-        assumptions: what has to hold of the algorithm, a key of `ASSUMPTIONS`.
-        confidence: 1 − the probability that the bound may be wrong.
-        delta: the δ of the (ε, δ)-DP that is audited.
-        m: the number of canaries.
-        guesses: the number of guesses, r.
-        correct: the number of right guesses, or their weight, v.
-        k_plus: the number of guesses "included", None if it is not known.
-        k_minus: the number of guesses "excluded", None if it is not known.
-        eps_claimed: the ε that the algorithm is claimed to have, if any.
-        p_value: the p-value of that claim, if any.
-    """
-
-    eps_lb: float
-    method: str
-    assumptions: str
-    confidence: float
-    delta: float
-    m: int
-    guesses: int
-    correct: float
-    k_plus: int | None = None
-    k_minus: int | None = None
-    eps_claimed: float | None = None
-    p_value: float | None = None
-
-    @property
-    def violated(self) -> bool | None:
-        """Whether the claim is rejected at this confidence; None without a claim."""
-        return None if self.eps_claimed is None else self.eps_lb > self.eps_claimed
-
-    def as_dict(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
-
-
-@dataclasses.dataclass(frozen=True)
-class Tally:
-    """What the guesses came to: all that a bound may see."""
-
-    m: int
-    r: int
-    v: float
-    weights: np.ndarray | None = None  # |T|, where the guesses are not all ±1
-    k_plus: int | None = None
-    k_minus: int | None = None
-
-    @classmethod
-    def of_counts(cls, m: int, r: int, v: int) -> 'Tally':
-        return cls(*_check.counts(m, r, v))
-
-
-@dataclasses.dataclass(frozen=True)
-class Method:
-    """A bound as a pair of functions of a tally."""
-
-    theorem: str
-    assumptions: str
-    condition: str  # on the auditor, not on the algorithm
-    p_value: Callable[[Tally, float, float, float], float]  # tally, eps, delta, confidence
-    eps_lower_bound: Callable[[Tally, float, float], float]  # tally, delta, confidence
-
-
-def _by_weights(ternary: Callable[..., float], weighted: Callable[..., float]):
-    """A function of a tally: by its counts if all guesses are ±1, else by its weights."""
-
-    def function(tally: Tally, *rest: float) -> float:
-        if tally.weights is None:
-            return ternary(tally.m, tally.r, tally.v, *rest)
-        return weighted(tally.weights, tally.v, *rest)
-
-    return function
-
-
-def _norms(tally: Tally) -> tuple[float, float]:
-    if tally.weights is None:
-        return float(tally.r), math.sqrt(tally.r)
-    return float(tally.weights.sum()), math.sqrt(float(np.sum(tally.weights**2)))
-
-
-def _without_confidence(p_value: Callable[..., float]) -> Callable[..., float]:
-    return lambda tally, eps, delta, confidence: p_value(tally, eps, delta)
-
-
-def _fdp_p_value(tally: Tally, eps: float, delta: float) -> float:
-    """Of the claim (ε, δ) as that of a Gaussian mechanism."""
-    mu = bounds.gaussian_mu(eps, delta) if eps < 1e6 else math.inf  # which nothing rejects
-    if math.isinf(mu):
-        return 1.0
-    return bounds.fdp_p_value(tally.m, tally.r, tally.v, bounds.gaussian_curve(mu))
-
-
-_FIXED = 'the number of guesses was fixed before the scores were seen'
-
-METHODS = {
-    'one_run': Method(
-        'Corollary ternary',
-        'none',
-        _FIXED,
-        lambda t, eps, delta, _: bounds.p_value(t.m, t.r, t.v, eps, delta),
-        lambda t, delta, confidence: bounds.eps_lower_bound(t.m, t.r, t.v, delta, confidence),
-    ),
-    'adaptive': Method(
-        'Corollary adap_T',
-        'none',
-        'the guesses depend on the scores in any way, never on the coins',
-        _by_weights(bounds.adaptive_p_value, bounds.adaptive_weighted_p_value),
-        _by_weights(bounds.adaptive_eps_lower_bound, bounds.adaptive_weighted_eps_lower_bound),
-    ),
-    'weighted': Method(
-        'Theorem main (at δ = 0, Proposition pure)',
-        'none',
-        'the weights of the guesses were fixed before the scores were seen',
-        _without_confidence(_by_weights(bounds.p_value, bounds.weighted_p_value)),
-        _by_weights(bounds.eps_lower_bound, bounds.weighted_eps_lower_bound),
-    ),
-    'hoeffding': Method(
-        'Corollary hoeffding',
-        'none',
-        'the norms of the guesses were fixed before the scores were seen',
-        lambda t, eps, delta, _: bounds.hoeffding_p_value(t.m, *_norms(t), t.v, eps, delta),
-        lambda t, delta, confidence: bounds.hoeffding_eps_lower_bound(
-            t.m, *_norms(t), t.v, delta, confidence
-        ),
-    ),
-    'fdp': Method(
-        'f-DP in one run (Mahloujifar et al. 2025)',
-        'f-dp',
-        _FIXED,
-        lambda t, eps, delta, _: _fdp_p_value(t, eps, delta),
-        lambda t, delta, confidence: bounds.fdp_eps_lower_bound(t.m, t.r, t.v, delta, confidence),
-    ),
-    'replacement': Method(
-        'Corollary ternary and group privacy (Appendix A)',
-        'none',
-        'one of each pair of canaries was in; ' + _FIXED,
-        lambda t, eps, delta, _: bounds.replacement_p_value(t.m, t.r, t.v, eps, delta),
-        lambda t, delta, confidence: bounds.replacement_eps_lower_bound(
-            t.m, t.r, t.v, delta, confidence
-        ),
-    ),
-}
-
-
-def audit_tally(
-    tally: Tally,
-    *,
-    delta: float,
-    confidence: float = 0.95,
-    method: str = 'one_run',
-    eps_claimed: float | None = None,
-) -> AuditResult:
-    """The bound `method` on a tally of guesses. See `audit_scores`."""
-    bound = METHODS[_check.choice('method', method, list(METHODS))]
-    if method in ('one_run', 'fdp', 'replacement') and tally.weights is not None:
-        raise ValueError(
-            f'guesses must be -1, 0 or +1 for method {method!r}, but weights between them were '
-            "given; 'weighted' and 'adaptive' take them."
-        )
-    delta, confidence = _check.delta(delta), _check.confidence(confidence)
-    p_value = None
-    if eps_claimed is not None:
-        eps_claimed = _check.real('eps_claimed', eps_claimed, 0.0)
-        p_value = bound.p_value(tally, eps_claimed, delta, confidence)
-    return AuditResult(
-        eps_lb=bound.eps_lower_bound(tally, delta, confidence),
-        method=method,
-        assumptions=bound.assumptions,
-        confidence=confidence,
-        delta=delta,
-        m=tally.m,
-        guesses=tally.r,
-        correct=tally.v,
-        k_plus=tally.k_plus,
-        k_minus=tally.k_minus,
-        eps_claimed=eps_claimed,
-        p_value=p_value,
-    )
+Rule = (
+    str | tuple[int, int] | guess.Threshold | guess.Beyond | guess.Ranked | guess.Split | guess.Grid
+)
+_WORDS = ('planned', 'preset', 'split', 'grid', 'best_of_all')
 
 
 def audit_guesses(guesses: ArrayLike, included: ArrayLike, **options: Any) -> AuditResult:
@@ -212,7 +30,7 @@ def audit_guesses(guesses: ArrayLike, included: ArrayLike, **options: Any) -> Au
         guesses: T in [−1, +1]^m: the sign is the guess, 0 abstains, the size is
             the weight of the guess.
         included: the coins, as bools, as 0 and 1, or as −1 and +1.
-        **options: delta, confidence, method and eps_claimed as in `audit_scores`.
+        **options: delta, confidence, method, mechanism and eps_claimed as in `audit_scores`.
 
     Returns:
         An `AuditResult`.
@@ -221,14 +39,27 @@ def audit_guesses(guesses: ArrayLike, included: ArrayLike, **options: Any) -> Au
     if np.abs(guesses).max() > 1.0:
         worst = float(guesses[np.argmax(np.abs(guesses))])
         raise ValueError(f'guesses must lie in [-1, +1], but one of {worst!r} was given.')
-    return _audit(guesses, _signs(included, 'guesses', guesses.size), **options)
+    return _audit(guesses, _signs(included, 'guesses', guesses.size), by_threshold=True, **options)
 
 
-def _audit(guesses: np.ndarray, signs: np.ndarray, **options: Any) -> AuditResult:
+def _audit(
+    guesses: np.ndarray,
+    signs: np.ndarray,
+    *,
+    by_threshold: bool = False,
+    samples: tuple[np.ndarray, np.ndarray] | None = None,
+    mechanism: DPSGD | None = None,
+    **options: Any,
+) -> AuditResult:
     """`audit_guesses` for checked guesses and coins in −1 and +1."""
     weights = np.abs(guesses)
     correct = float(np.sum(np.maximum(0.0, guesses * signs)))
     ternary = bool(np.isin(weights, (0.0, 1.0)).all())
+    cells = None
+    if by_threshold and ternary and weights.all():
+        inside, positive = signs > 0, guesses > 0
+        counts = inside, inside & positive, ~inside, ~inside & positive
+        cells = Cells(*(int(np.sum(one)) for one in counts))
     tally = Tally(
         m=guesses.size,
         r=int(np.count_nonzero(guesses)),
@@ -236,6 +67,9 @@ def _audit(guesses: np.ndarray, signs: np.ndarray, **options: Any) -> AuditResul
         weights=None if ternary else weights,
         k_plus=int(np.sum(guesses > 0)),
         k_minus=int(np.sum(guesses < 0)),
+        cells=cells,
+        samples=samples,
+        mechanism=mechanism,
     )
     return audit_tally(tally, **options)
 
@@ -247,31 +81,44 @@ def audit_scores(
     delta: float,
     confidence: float = 0.95,
     method: str = 'one_run',
-    guesses: str | tuple[int, int] = 'preset',
+    guesses: Rule = 'planned',
+    mechanism: DPSGD | None = None,
     ids: ArrayLike | None = None,
     included_ids: ArrayLike | None = None,
     eps_claimed: float | None = None,
 ) -> AuditResult:
     """Lower bound on ε from the scores of m canaries and the coins that included them.
 
-    Guarantee: if each canary was included by a fair coin of its own, and the
-    algorithm that gave the scores is (ε, δ)-DP, then `eps_lb` ≤ ε with
-    probability at least `confidence`. The guesses are made from the scores
-    alone; `guesses` and `method` have to be chosen before the coins are seen.
+    Guarantee: if each canary was included by a fair coin of its own, the algorithm that
+    gave the scores is (ε, δ)-DP, and what the method assumes beyond that holds, then
+    `eps_lb` ≤ ε with probability at least `confidence`, unless the result's `kind` says
+    that it is no bound. The guesses are made from the scores alone; `guesses` and `method`
+    have to be chosen before the coins are seen.
 
     Args:
         scores: m numbers, the higher the more likely included.
         included: the m coins, as bools, as 0 and 1, or as −1 and +1.
         delta: the δ of the (ε, δ)-DP that is audited.
         confidence: 1 − the probability that the bound may be wrong.
-        method: 'one_run' (Corollary ternary), 'adaptive' (Corollary adap_T),
-            'weighted' (Theorem main), 'hoeffding' (Corollary hoeffding), 'fdp' (for
-            algorithms with the trade-off curve of a Gaussian, whose ε it bounds), or
-            'replacement' for pairs of which one was in (Appendix A): a score is then
-            for a pair, the higher the more likely its first is in.
-        guesses: (k_plus, k_minus), how many of the largest scores are guessed
-            "included" and of the smallest "excluded", or 'preset', which takes
-            both from m (`oneshot.guess.preset`).
+        method: any of `oneshot.methods.METHODS`: 'one_run' (Corollary ternary),
+            'adaptive' (Corollary adap_T), 'weighted' (Theorem main), 'hoeffding'
+            (Corollary hoeffding), 'fdp' (for algorithms with the trade-off curve of a
+            Gaussian, whose ε it bounds), 'fdp_dpsgd' (for that of DP-SGD),
+            'clopper_pearson' and 'cp_gdp' (for scores that are independent given the
+            coins), 'gaussian_pair' (an estimate), or 'replacement' for pairs of which one
+            was in (Appendix A): a score is then for a pair, the higher the more likely its
+            first is in.
+        guesses: how they are chosen.
+            (k_plus, k_minus): so many of the largest scores are guessed "included" and of
+            the smallest "excluded".
+            'planned': what `oneshot.plan` expects most of for the mechanism, if that is
+            given, and else as 'preset'.
+            'preset': both numbers from m alone (`oneshot.guess.preset`).
+            'split' or a `guess.Split`, 'grid' or a `guess.Grid`, a `guess.Threshold`, a
+            `guess.Beyond`, a `guess.Ranked`: see there.
+            'best_of_all': the best of many numbers of guesses, as the paper has it. It has
+            no guarantee.
+        mechanism: the DP-SGD that is claimed to have given the scores, if it is known.
         ids: a name for each score. With it, scores and coins are joined by name.
         included_ids: a name for each coin, in any order.
         eps_claimed: a claimed ε, to get the p-value of the claim.
@@ -281,25 +128,169 @@ def audit_scores(
     """
     scores = _check.vector('scores', scores)
     if ids is not None or included_ids is not None:
-        included = _join(scores.size, ids, _check.vector('included', included), included_ids)
+        included = join(scores, included, ids, included_ids)
     signs = _signs(included, 'scores', scores.size)
-    k_plus, k_minus = _split_guesses(guesses, scores.size)
-    return _audit(
-        guess.top_k(scores, k_plus, k_minus),
-        signs,
-        delta=delta,
-        confidence=confidence,
-        method=method,
-        eps_claimed=eps_claimed,
+    _check.choice('method', method, list(METHODS))
+    options = {
+        'delta': _check.delta(delta),
+        'confidence': _check.confidence(confidence),
+        'method': method,
+        'mechanism': mechanism,
+        'eps_claimed': eps_claimed,
+    }
+    name, rule = _rule(guesses, scores.size, options)
+    samples = scores[signs > 0], scores[signs < 0]
+    if METHODS[method].takes == 'samples':  # it makes no guesses
+        none = np.zeros(scores.size, np.int8)
+        return _audit(none, signs, samples=samples, **options)
+    if name == 'best_of_all':
+        result = _best_of_all(scores, signs, options)
+    elif isinstance(rule, guess.Grid):
+        result = _grid(rule, scores, signs, options)
+    elif isinstance(rule, guess.Split):
+        result = _split(rule, scores, signs, options)
+    elif isinstance(rule, tuple):
+        result = _audit(guess.top_k(scores, *rule), signs, **options)
+    else:
+        by_threshold = isinstance(rule, guess.Threshold)
+        if isinstance(rule, guess.Beyond):
+            _only_adaptive(method, rule)
+        result = _audit(rule.guesses(scores), signs, by_threshold=by_threshold, **options)
+    return dataclasses.replace(result, rule=name)
+
+
+def pool(runs: Sequence[tuple[ArrayLike, ArrayLike]]) -> tuple[np.ndarray, np.ndarray]:
+    """The scores and the coins of several runs as those of one.
+
+    R runs with fresh coins are one algorithm on R·m coins: if every run is (ε, δ)-DP, so
+    are all of them together for each coin, because a coin is used in one run only. The
+    same holds of trade-off curves. Canaries may be the same in every run; the scores have
+    to be on one scale, and the number of runs fixed before they are seen.
+
+    Args:
+        runs: scores and coins of each.
+
+    Returns:
+        Scores and coins, as bools, for `audit_scores`.
+    """
+    if not runs:
+        raise ValueError('pool needs one run or more, but none was given.')
+    pairs = []
+    for scores, included in runs:
+        scores = _check.vector('scores', scores)
+        pairs.append((scores, _signs(included, 'scores', scores.size) > 0))
+    seen: dict[bytes, int] = {}
+    for number, (_, coins) in enumerate(pairs):
+        first = seen.setdefault(np.packbits(coins).tobytes(), number)
+        if first != number and coins.size >= 40:  # by chance, once in 2^40
+            raise ValueError(
+                f'Every run must have fresh coins, but runs {first} and {number} have the same.'
+            )
+    return np.concatenate([one for one, _ in pairs]), np.concatenate([two for _, two in pairs])
+
+
+def _rule(guesses: Any, m: int, options: dict[str, Any]) -> tuple[str, Any]:
+    """The rule by name, and as what it comes to for m canaries."""
+    if isinstance(guesses, str) and guesses in _WORDS:
+        if guesses == 'planned':
+            return _planned(m, options)
+        known = {'split': guess.Split(), 'grid': guess.Grid.preset(m), 'preset': guess.preset(m)}
+        return guesses, known.get(guesses)
+    if isinstance(guesses, (tuple, list)) and len(guesses) == 2:
+        return 'fixed', tuple(guesses)
+    rules = guess.Threshold, guess.Beyond, guess.Ranked, guess.Split, guess.Grid
+    if isinstance(guesses, rules):
+        return type(guesses).__name__.lower(), guesses
+    raise ValueError(
+        f'guesses must be (k_plus, k_minus), one of {", ".join(_WORDS)}, or a rule of '
+        f'oneshot.guess, but {guesses!r} was given.'
     )
 
 
-def _split_guesses(guesses: object, m: int) -> tuple[int, int]:
-    if isinstance(guesses, str) and guesses == 'preset':
-        return guess.preset(m)
-    if isinstance(guesses, (tuple, list)) and len(guesses) == 2:
-        return guesses[0], guesses[1]
-    raise ValueError(f"guesses must be 'preset' or (k_plus, k_minus), but {guesses!r} was given.")
+def _planned(m: int, options: dict[str, Any]) -> tuple[str, Any]:
+    """The best rule for the method, before any score is seen."""
+    mechanism = options['mechanism']
+    if mechanism is None or m < 2 or options['method'] not in PLANNED:
+        return 'preset', guess.preset(m)
+    unit = dataclasses.replace(mechanism, scale=1.0)  # plans for other scales are the same
+    audit = Audit(unit, m, options['delta'], options['confidence'], options['method'])
+    rule = best(audit).rule
+    if isinstance(rule, guess.Threshold):
+        rule = guess.Threshold(mechanism.scale * rule.value)
+    return 'planned', rule
+
+
+def _only_adaptive(method: str, rule: Any) -> None:
+    if method != 'adaptive':
+        raise ValueError(
+            f'{type(rule).__name__} makes a random number of guesses, which only method '
+            f"'adaptive' takes, but {method!r} was given."
+        )
+
+
+def _grid(
+    rule: guess.Grid, scores: np.ndarray, signs: np.ndarray, options: dict[str, Any]
+) -> AuditResult:
+    """The best of a grid at a confidence that holds for all of it together (Bonferroni)."""
+    number = len(rule.pairs)
+    shared = options | {'confidence': 1.0 - (1.0 - options['confidence']) / number}
+    results = [_audit(guess.top_k(scores, *pair), signs, **shared) for pair in rule.pairs]
+    result = max(results, key=lambda one: one.eps_lb)
+    p_value = None
+    if result.p_value is not None:
+        p_value = min(1.0, number * min(one.p_value for one in results))
+    return dataclasses.replace(result, confidence=options['confidence'], p_value=p_value)
+
+
+def _split(
+    rule: guess.Split, scores: np.ndarray, signs: np.ndarray, options: dict[str, Any]
+) -> AuditResult:
+    """Thresholds by the best bound on one part, a bound on the other.
+
+    Given the coins of the first part, the second is audited like any other set of
+    canaries: the thresholds are a function of scores and of coins that are not audited.
+    """
+    _only_adaptive(options['method'], rule)
+    first, rest = rule.parts(scores.size)
+    (k_plus, k_minus), _ = _best_numbers(scores[first], signs[first], options)
+    ranked = np.sort(scores[first])
+    low = np.nextafter(ranked[k_minus - 1], np.inf) if k_minus else -np.inf
+    high = max(low, np.nextafter(ranked[first.size - k_plus], -np.inf))
+    outside = guess.Beyond(float(low), float(high))
+    return _audit(outside.guesses(scores[rest]), signs[rest], **options)
+
+
+def _best_of_all(scores: np.ndarray, signs: np.ndarray, options: dict[str, Any]) -> AuditResult:
+    pair, _ = _best_numbers(scores, signs, options)
+    warnings.warn(
+        'The best of all numbers of guesses has no guarantee: the confidence is not kept, '
+        'because the number was chosen by its success.',
+        stacklevel=3,
+    )
+    result = _audit(guess.top_k(scores, *pair), signs, **options)
+    return dataclasses.replace(result, kind='no guarantee')
+
+
+def _best_numbers(
+    scores: np.ndarray, signs: np.ndarray, options: dict[str, Any]
+) -> tuple[tuple[int, int], float]:
+    """The numbers of guesses with the largest bound, and that bound, by a look at the coins."""
+    method, m = METHODS[options['method']], scores.size
+    if method.takes not in ('counts', 'weights', 'mechanism'):
+        raise ValueError(
+            f'There are no numbers of guesses to choose from by method {options["method"]!r}.'
+        )
+    ranked = signs[guess.order(scores)] > 0
+    right_in = np.concatenate([[0], np.cumsum(ranked[::-1])])
+    right_out = np.concatenate([[0], np.cumsum(~ranked)])
+    found = {}
+    for k_plus, k_minus in guess.many(m):
+        right = int(right_in[k_plus] + right_out[k_minus])
+        tally = Tally(m=m, r=k_plus + k_minus, v=right, mechanism=options['mechanism'])
+        bound = method.eps_lower_bound(tally, options['delta'], options['confidence'])
+        found[k_plus, k_minus] = bound
+    pair = max(found, key=found.get)
+    return pair, found[pair]
 
 
 def _signs(included: ArrayLike, what: str, size: int) -> np.ndarray:
@@ -323,10 +314,14 @@ def _signs(included: ArrayLike, what: str, size: int) -> np.ndarray:
     return np.where(coins > 0, 1, -1)
 
 
-def _join(
-    size: int, ids: ArrayLike | None, included: np.ndarray, included_ids: ArrayLike | None
+def join(
+    scores: ArrayLike,
+    included: ArrayLike,
+    ids: ArrayLike | None,
+    included_ids: ArrayLike | None,
 ) -> np.ndarray:
-    """The coins in the order of the scores."""
+    """The coins in the order of the scores, by name."""
+    size, included = np.size(scores), _check.vector('included', included)
     if ids is None or included_ids is None:
         missing = 'ids' if ids is None else 'included_ids'
         raise ValueError(f'ids and included_ids must be given together, but {missing} is missing.')
@@ -361,16 +356,3 @@ def _some(ids: list[Any]) -> str:
     ordered = sorted(ids, key=lambda name: (str(type(name)), name))
     shown = ', '.join(str(one) for one in ordered[:5])
     return f'ids {shown}' + (f' and {len(ids) - 5} more' if len(ids) > 5 else '')
-
-
-def to_json(content: Any) -> str:
-    """JSON with infinities as strings, which JSON itself does not know."""
-
-    def plain(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {key: plain(one) for key, one in value.items()}
-        if isinstance(value, (list, tuple)):
-            return [plain(one) for one in value]
-        return str(value) if isinstance(value, float) and not math.isfinite(value) else value
-
-    return json.dumps(plain(content), indent=2, ensure_ascii=False, allow_nan=False)

@@ -13,8 +13,9 @@ import numpy as np
 from rich.console import Console
 
 from oneshot import canaries, dpsgd, report
-from oneshot.prepare import METHODS, PAIRED_METHODS, Run, prepare
-from oneshot.scores import AuditResult, audit_scores
+from oneshot.methods import METHODS, AuditResult
+from oneshot.prepare import Run, prepare
+from oneshot.scores import audit_scores
 
 __all__ = ['Run', 'audit_all', 'best', 'collect_scores', 'prepare', 'run', 'test_accuracy', 'train']
 
@@ -34,7 +35,7 @@ def run(prepared: Run) -> AuditResult:
     score, headline = best(prepared, results)
 
     about = _about(prepared, score, accuracy, seconds)
-    report.show(Console(), about, headline, results)
+    report.show(Console(), about, score, headline, results)
     if prepared.directory is not None:
         coins = np.asarray(prepared.coins)
         record = _record(prepared, score, accuracy, seconds, headline, results)
@@ -102,7 +103,7 @@ def audit_all(prepared: Run, scores: dict[str, np.ndarray]) -> dict[tuple[str, s
     """
     options = prepared.config.audit
     confidence = options.confidence
-    if options.headline == 'best':
+    if prepared.headline == 'best':
         confidence = 1.0 - (1.0 - confidence) / len(scores)
     return {
         (name, method): audit_scores(
@@ -111,12 +112,20 @@ def audit_all(prepared: Run, scores: dict[str, np.ndarray]) -> dict[tuple[str, s
             delta=prepared.config.dp.delta,
             confidence=confidence,
             method=method,
-            guesses=(options.k_plus, options.k_minus),
+            guesses=_guesses(options, method),
+            mechanism=prepared.mechanisms.get(name),
             eps_claimed=prepared.eps_ub,
         )
         for name, values in scores.items()
-        for method in (PAIRED_METHODS if options.pairs else METHODS)
+        for method in prepared.methods[name]
     }
+
+
+def _guesses(options: Any, method: str) -> str | tuple[int, int]:
+    """The numbers of guesses that the config gives, for methods that have any, or its rule."""
+    if METHODS[method].takes == 'cells' or method == 'weighted':
+        return 'planned'
+    return options.guesses if options.k_plus is None else (options.k_plus, options.k_minus)
 
 
 def best(prepared: Run, results: dict[tuple[str, str], AuditResult]) -> tuple[str, AuditResult]:
@@ -125,8 +134,8 @@ def best(prepared: Run, results: dict[tuple[str, str], AuditResult]) -> tuple[st
     The best holds with the confidence of the config, and its p-value is that of all.
     """
     options, scores = prepared.config.audit, prepared.scores
-    if options.headline != 'best':
-        return options.headline, results[options.headline, options.method]
+    if prepared.headline != 'best':
+        return prepared.headline, results[prepared.headline, options.method]
     score = max(scores, key=lambda name: results[name, options.method].eps_lb)
     result = results[score, options.method]
     p_value = min(1.0, len(scores) * result.p_value)
@@ -136,7 +145,7 @@ def best(prepared: Run, results: dict[tuple[str, str], AuditResult]) -> tuple[st
 def _about(prepared: Run, score: str, accuracy: float, seconds: float) -> dict[str, str]:
     config, dp = prepared.config, prepared.config.dp
     headline = f'{config.audit.canaries} canaries, scored by {score}'
-    if config.audit.headline == 'best':
+    if prepared.headline == 'best':
         headline += f', the best of {", ".join(prepared.scores)}, which share the confidence'
     return {
         'audited': f'DP-SGD, {config.steps:,} steps, q = {dp.sampling_prob:g}, '

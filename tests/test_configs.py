@@ -81,8 +81,9 @@ def test_the_white_box_audit_runs(data_dir, tmp_path):
     done = _main('cifar_wb.py:smoke', f'--workdir={tmp_path}', f'--config.data_dir={data_dir}')
     assert done.returncode == 0, done.stderr
     result = json.loads((tmp_path / 'result.json').read_text())
-    assert (result['m'], result['score'], result['steps']) == (5000, 'residual', 10)
-    assert {row['score'] for row in result['rows']} == {'iterates', 'residual'}
+    assert (result['m'], result['score'], result['steps']) == (5000, 'residual_llr', 10)
+    names = {'iterates', 'residual', 'iterates_llr', 'residual_llr'}
+    assert {row['score'] for row in result['rows']} == names
     assert 'cifar10, n = 500' in done.stdout
 
 
@@ -93,6 +94,49 @@ def test_the_black_box_audit_runs(data_dir):
     assert len(run.dataset.test.labels) == 100
     scores = train.collect_scores(run, train.train(run))
     assert scores['loss'].shape == scores['iterates'].shape == (200,)
+    assert scores['iterates_llr'].shape == scores['residual_llr'].shape == (200,)
+    assert all(np.isfinite(values).all() for values in scores.values())
+
+
+def test_likelihood_ratios_know_what_the_run_is(data_dir):
+    """After one step they are a function of the other scores, of σ, q, c and B."""
+    config = cifar_wb.get_config('smoke')
+    config.data_dir, config.steps, config.audit.m = data_dir, 1, 400
+    config.dp.noise_multiplier, config.dp.clip_norm, config.dp.sampling_prob = 1.3, 0.7, 0.2
+    run = train.prepare(config)
+    assert run.scores == ('iterates', 'residual', 'iterates_llr', 'residual_llr')
+    scores = train.collect_scores(run, train.train(run))
+    batch = 0.2 * (500 + 400 / 2)
+    for name, unit in (('residual', 1.0), ('iterates', batch / config.learning_rate)):
+        exponent = (2 * unit * np.float64(scores[name]) - 0.7**2) / (2 * (1.3 * 0.7) ** 2)
+        expected = np.log(0.8 + 0.2 * np.exp(exponent))
+        np.testing.assert_allclose(scores[f'{name}_llr'], expected, atol=1e-5)
+
+
+def test_scores_of_a_config(data_dir):
+    config = cifar_wb.get_config('smoke')
+    config.data_dir, config.audit.scores = data_dir, ('llr',)
+    names = 'iterates', 'residual', 'iterates_llr', 'residual_llr'
+    assert train.prepare(config).scores == names  # the paper's is always among them
+    config.audit.scores, config.audit.headline = ('dot',), 'residual'
+    assert train.prepare(config).scores == names[:2]
+    config.audit.scores = ('dot', 'loss')
+    message = "config.audit.scores must be one of dot, llr, but 'loss' was given."
+    with pytest.raises(ValueError, match=message):
+        train.prepare(config)
+
+
+def test_without_noise_there_is_no_likelihood(data_dir):
+    """`dot` takes its place, in the headline as well."""
+    config = cifar_wb.get_config('smoke')
+    config.data_dir, config.dp.noise_multiplier = data_dir, 0.0
+    run = train.prepare(config)
+    assert run.scores == ('iterates', 'residual')
+    assert (config.audit.headline, run.headline) == ('residual_llr', 'residual')
+    config.audit.scores, config.dp.noise_multiplier = ('dot',), 1.0
+    message = 'config.audit.headline must be one of iterates, residual, best, but'
+    with pytest.raises(ValueError, match=message):
+        train.prepare(config)
 
 
 def test_the_black_box_experiment_runs_small(data_dir):

@@ -1,8 +1,9 @@
 """The fast cousin of experiments/coverage.py.
 
 If a bound is valid, more than `limit` of its runs are above the true ε with
-probability below 1e-8; with fewer than 50 settings, a false alarm of the whole
-file has probability below 1e-6. The seeds are fixed and were not chosen.
+probability below 1e-8; with fewer than 100 settings, a false alarm of the whole
+file has probability below 1e-6. The seeds are fixed and were not chosen. Of the
+settings for several m, those with the fewest canaries are run here.
 """
 
 import csv
@@ -23,7 +24,11 @@ def _limit(runs):
     return scipy.stats.binom.isf(1e-8, runs, 0.05)
 
 
-@pytest.mark.parametrize('index', [i for i, setting in SETTINGS if setting.valid])
+def _is_fast(setting):
+    return setting.valid and (setting.audit is None or setting.mechanism.m == 200)
+
+
+@pytest.mark.parametrize('index', [i for i, setting in SETTINGS if _is_fast(setting)])
 def test_bounds_are_below_the_truth(index):
     row = coverage.simulate(index, RUNS)
     assert row.above <= _limit(RUNS), row
@@ -53,8 +58,10 @@ def test_the_committed_results_are_those_of_the_settings():
         rows = list(csv.DictReader(file))
     assert [row['bound'] for row in rows] == [setting.name for _, setting in SETTINGS]
     for row, (_, setting) in zip(rows, SETTINGS, strict=True):
-        assert int(row['runs']) == setting.runs >= 10_000
-        if setting.valid:
-            assert float(row['share']) <= 0.05
-    wrong = [float(row['share']) for row in rows if row['valid'] == 'False']
-    assert max(wrong) > 0.07  # the experiment can tell
+        assert int(row['runs']) == setting.runs >= 2_000
+        if setting.valid:  # at most 5 %, by an exact test
+            assert float(row['p_value']) > 1e-4
+            assert float(row['share']) <= 0.05 or setting.runs < 10_000
+    # The experiment can tell, and the difference is that which it is about.
+    for name in ('δ forgotten', 'best_of_all'):
+        assert max(float(row['share']) for row in rows if row['bound'] == name) > 0.07

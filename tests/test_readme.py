@@ -38,7 +38,7 @@ def test_commands_print_what_is_shown(block):
         cwd=ROOT,
         env=os.environ | {'COLUMNS': '80'},
     )
-    numbers = 'oneshot.main' not in flags
+    numbers = 'oneshot.bounds' in flags
     assert _comparable(done.stdout, numbers) == _comparable(shown, numbers)
 
 

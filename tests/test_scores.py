@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import oneshot
-from oneshot import bounds
-from oneshot.scores import METHODS
+from oneshot import bounds, guess
+from oneshot.methods import METHODS
 
 
 def _audit(m=400, seed=0, shift=2.0):
@@ -113,16 +113,29 @@ def test_many_ids_are_not_all_named():
 
 def test_methods_agree_where_they_should():
     scores, included = _audit(m=2000)
+    known = oneshot.DPSGD(0.5)  # two deviations, as the scores have them
+    by_threshold = 'clopper_pearson', 'cp_gdp'
     results = {
-        name: oneshot.audit_scores(scores, included, delta=1e-6, method=name, eps_claimed=1.0)
+        name: oneshot.audit_scores(
+            scores,
+            included,
+            delta=1e-6,
+            method=name,
+            guesses=guess.Threshold(1.0) if name in by_threshold else 'preset',
+            mechanism=known,
+            eps_claimed=1.0,
+        )
         for name in METHODS
     }
-    one_run = results['one_run'].eps_lb
+    one_run, known_eps = results['one_run'].eps_lb, bounds.gaussian_eps(1e-6, 0.5)
     assert results['weighted'].eps_lb == pytest.approx(one_run, abs=1e-9)
     assert 0 < results['adaptive'].eps_lb < one_run
     assert 0 < results['hoeffding'].eps_lb < one_run
-    for result in results.values():
-        assert (result.p_value <= 0.05) == (result.eps_lb >= 1.0)
+    for name, result in results.items():
+        assert result.kind == ('estimate' if name == 'gaussian_pair' else 'bound')
+        assert 0 < result.eps_lb < known_eps
+        if name != 'fdp_dpsgd':  # of which the claim is the mechanism
+            assert (result.p_value <= 0.05) == (result.eps_lb >= 1.0)
 
 
 def test_weighted_guesses():
@@ -136,6 +149,97 @@ def test_weighted_guesses():
     assert oneshot.audit_guesses(guesses, included, delta=1e-6, method='adaptive').eps_lb > 0
     with pytest.raises(ValueError, match="-1, 0 or \\+1 for method 'one_run'"):
         oneshot.audit_guesses(guesses, included, delta=1e-6)
+
+
+def test_a_threshold_fixed_beforehand():
+    scores, included = _audit(m=2000)
+    result = oneshot.audit_scores(
+        scores, included, delta=1e-5, method='cp_gdp', guesses=guess.Threshold(1.0)
+    )
+    above = scores > 1.0
+    cells = included.sum(), (included & above).sum(), (~included).sum(), (~included & above).sum()
+    assert result.eps_lb == bounds.cp_gdp_eps_lower_bound(*cells, 1e-5)
+    assert (result.guesses, result.k_plus, result.rule) == (2000, above.sum(), 'threshold')
+    guesses = np.where(above, 1, -1)
+    same = oneshot.audit_guesses(guesses, included, delta=1e-5, method='cp_gdp')
+    assert same.eps_lb == result.eps_lb
+    with pytest.raises(ValueError, match='needs every canary guessed by a threshold'):
+        oneshot.audit_scores(scores, included, delta=1e-5, method='cp_gdp', guesses=(1000, 1000))
+
+
+def test_weights_by_rank():
+    scores, included = _audit(m=1000)
+    weights = np.linspace(-1.0, 1.0, 1000)
+    rule = guess.Ranked(tuple(weights.tolist()))
+    result = oneshot.audit_scores(scores, included, delta=1e-6, method='weighted', guesses=rule)
+    guesses = np.empty(1000)
+    guesses[np.argsort(scores)] = weights
+    assert result.eps_lb == bounds.weighted_eps_lower_bound(
+        guesses, np.sum(np.maximum(0.0, guesses * np.where(included, 1, -1))), 1e-6
+    )
+    with pytest.raises(ValueError, match="-1, 0 or \\+1 for method 'one_run'"):
+        oneshot.audit_scores(scores, included, delta=1e-6, guesses=rule)
+
+
+def test_a_grid_pays_for_what_it_looks_at():
+    scores, included = _audit(m=2000)
+    pairs = (10, 10), (50, 50), (200, 200)
+    options = {'delta': 1e-6, 'eps_claimed': 3.0}
+    result = oneshot.audit_scores(scores, included, guesses=guess.Grid(pairs), **options)
+    each = [
+        oneshot.audit_scores(scores, included, guesses=pair, confidence=1 - 0.05 / 3, **options)
+        for pair in pairs
+    ]
+    assert result.eps_lb == max(one.eps_lb for one in each)
+    assert result.p_value == min(1.0, 3 * min(one.p_value for one in each))
+    assert (result.confidence, result.rule) == (0.95, 'grid')
+    assert oneshot.audit_scores(scores, included, guesses='grid', **options).eps_lb > 0
+    with pytest.raises(ValueError, match='A grid needs one'):
+        guess.Grid(())
+
+
+def test_a_split_never_audits_the_coins_that_it_looked_at():
+    scores, included = _audit(m=2000)
+    options = {'delta': 1e-6, 'method': 'adaptive', 'guesses': guess.Split(0.25)}
+    result = oneshot.audit_scores(scores, included, **options)
+    assert (result.m, result.rule) == (1500, 'split')
+    assert result.eps_lb > 0
+    first, rest = guess.Split(0.25).parts(2000)
+    assert sorted([*first, *rest]) == list(range(2000))
+    # What is right in the first part makes no difference but for the thresholds.
+    other = included.copy()
+    other[rest] = ~other[rest]
+    turned = oneshot.audit_scores(scores, other, **options)
+    assert (turned.guesses, turned.k_plus) == (result.guesses, result.k_plus)
+    assert turned.correct == result.guesses - result.correct
+    for share in (0.0, 1.0):
+        with pytest.raises(ValueError, match='share must be'):
+            guess.Split(share)
+
+
+def test_the_best_of_all_has_no_guarantee():
+    scores, included = _audit(m=1000, shift=0.0)
+    with pytest.warns(UserWarning, match='has no guarantee'):
+        result = oneshot.audit_scores(scores, included, delta=1e-6, guesses='best_of_all')
+    assert result.kind == 'no guarantee'
+    for k in (1, 10, 100, 500):
+        one = oneshot.audit_scores(scores, included, delta=1e-6, guesses=(k, k))
+        assert one.eps_lb <= result.eps_lb
+        assert one.kind == 'bound'
+
+
+def test_several_runs_are_one_audit():
+    runs = [_audit(m=500, seed=seed) for seed in range(4)]
+    scores, included = oneshot.pool(runs)
+    assert scores.size == included.size == 2000
+    pooled = oneshot.audit_scores(scores, included, delta=1e-6, guesses=(100, 100))
+    assert pooled.m == 2000
+    single = [oneshot.audit_scores(*run, delta=1e-6, guesses=(25, 25)).eps_lb for run in runs]
+    assert pooled.eps_lb > max(single)
+    with pytest.raises(ValueError, match='fresh coins, but runs 0 and 2 have the same'):
+        oneshot.pool([runs[0], runs[1], (runs[2][0], runs[0][1])])
+    with pytest.raises(ValueError, match='one run or more'):
+        oneshot.pool([])
 
 
 def test_scores_that_say_nothing_give_zero():
@@ -167,8 +271,17 @@ _GOOD = {'scores': [0.5, 1.0, 2.0], 'included': [0, 1, 1], 'delta': 1e-5}
         ({'method': 'best'}, "method must be one of one_run, adaptive, .* but 'best' was given"),
         ({'guesses': (2, 2)}, 'k_minus, .* from 0 to 1, but 2 was given'),
         ({'guesses': (1.5, 1)}, 'k_plus, .* whole number'),
-        ({'guesses': 'best'}, r"guesses must be 'preset' or \(k_plus, k_minus\), but 'best'"),
-        ({'guesses': (1, 1, 1)}, "guesses must be 'preset' or"),
+        (
+            {'guesses': 'best'},
+            r"guesses must be \(k_plus, k_minus\), one of planned, .* but 'best'",
+        ),
+        ({'guesses': (1, 1, 1)}, r'guesses must be .* a rule of oneshot.guess, but \(1, 1, 1\)'),
+        ({'guesses': 'split'}, r"Split makes a random number .* 'adaptive' takes, but 'one_run'"),
+        ({'guesses': guess.Beyond(0.0, 1.0)}, 'Beyond makes a random number of guesses'),
+        ({'guesses': guess.Ranked((1.0, 1.0))}, 'weights must be one for each of 3 ranks, but 2'),
+        ({'method': 'cp_gdp'}, r"method 'cp_gdp' needs every canary guessed by a threshold"),
+        ({'method': 'fdp_dpsgd'}, r"method 'fdp_dpsgd' needs q and the steps of the DP-SGD"),
+        ({'method': 'cp_gdp', 'guesses': 'best_of_all'}, 'no numbers of guesses to choose from'),
         ({'eps_claimed': -1.0}, 'eps_claimed must be a number in'),
     ],
 )

@@ -19,7 +19,7 @@ import scipy.stats
 from configs import digits_bb, digits_wb
 from oneshot import bounds, report, train
 from oneshot.bounds import __main__ as bounds_command
-from oneshot.scores import Tally, audit_tally
+from oneshot.methods import METHODS, Tally, audit_tally
 
 ROOT = pathlib.Path(__file__).parents[1]
 
@@ -61,8 +61,16 @@ def test_the_default_audit(tmp_path, capsys):
     for key in (*names.split(), *more.split()):
         assert key in result, key
     rows = {(row['score'], row['method']): row for row in result['rows']}
-    assert rows['residual', 'one_run']['eps_lb'] == result['eps_lb']
+    assert rows['residual_llr', 'one_run']['eps_lb'] == result['eps_lb']
+    assert result['rule'] == 'planned'
     assert ('iterates', 'one_run') in rows
+    assert {(row['method'], row['kind']) for row in rows.values()} == {
+        (name, method.kind) for name, method in METHODS.items() if name != 'replacement'
+    }
+    assert {key for key in rows if key[1] == 'cp_gdp'} == {
+        ('residual', 'cp_gdp'),
+        ('residual_llr', 'cp_gdp'),
+    }
     assert json.loads((tmp_path / 'config.json').read_text())['audit']['m'] == 2000
     lines = [json.loads(line) for line in (tmp_path / 'metrics.jsonl').read_text().splitlines()]
     assert [line['step'] for line in lines] == list(range(30, 301, 30))
@@ -80,7 +88,8 @@ def test_the_default_audit(tmp_path, capsys):
     assert not re.search(r'(src|href)="(?!data:)', page)  # self-contained
     # Its files give the same number again through the other door.
     files = [f'--scores={tmp_path}/scores.npz', f'--coins={tmp_path}/coins.npz']
-    guesses = ['--k-plus=100', '--k-minus=100', '--delta=1e-5', '--json']
+    numbers = [f'--k-plus={result["k_plus"]}', f'--k-minus={result["k_minus"]}']
+    guesses = [*numbers, '--delta=1e-5', '--json']
     assert bounds_command.main([*files, *guesses]) == 0
     assert json.loads(capsys.readouterr().out)['eps_lb'] == result['eps_lb']
 
@@ -240,7 +249,12 @@ def test_the_verdict_names_an_assumption():
 
 def test_the_best_of_several_attacks_shares_the_confidence(tmp_path, capsys):
     """Three scores at 1 − 0.05/3 each; the best holds with 95 %, and its p-value is for all."""
-    changes = {'audit__headline': 'best', 'audit__confidence': 0.95, 'dp__noise_multiplier': 0.5}
+    changes = {
+        'audit__headline': 'best',
+        'audit__scores': ('dot',),
+        'audit__confidence': 0.95,
+        'dp__noise_multiplier': 0.5,
+    }
     run = train.prepare(_small(digits_bb.get_config(), **changes), tmp_path)
     assert run.scores == ('loss', 'iterates', 'residual')
     result = train.run(run)
@@ -295,7 +309,7 @@ def test_evaluation_while_it_trains(tmp_path, capsys):
 )
 def test_every_optimizer_fits_into_the_step(name):
     run = train.prepare(_small(digits_wb.get_config(), optimizer=name, learning_rate=0.01))
-    assert run.scores == ('gradient', 'residual')
+    assert run.scores == ('gradient', 'residual', 'gradient_llr', 'residual_llr')
     given = run.state, run.key, run.population, run.canaries, run.included
     state, _ = jax.eval_shape(run.step, *given)
     assert jax.tree.map(jnp.shape, state) == jax.tree.map(jnp.shape, run.state)
@@ -321,7 +335,7 @@ def test_optimizers_are_scored_by_the_privatized_gradient(name, options, plain_r
     """Of Dirac canaries, Σ_t of g̃_t/B on a coordinate, whatever the optimizer makes of it."""
     changes = {'optimizer': name, 'optimizer_options': options, 'learning_rate': 0.01, 'steps': 5}
     run = train.prepare(_small(digits_wb.get_config(), **changes))
-    assert run.scores == ('gradient', 'residual')
+    assert run.scores == ('gradient', 'residual', 'gradient_llr', 'residual_llr')
     state = train.train(run)
     scores = train.collect_scores(run, state)
     # The residual has no other data in it, and is the same for every optimizer.

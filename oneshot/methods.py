@@ -1,0 +1,314 @@
+"""Every method, from a tally of guesses to a lower bound on ε, and what it rests on."""
+
+import dataclasses
+import json
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from oneshot import bounds
+from oneshot.bounds import _check
+from oneshot.laws import DPSGD
+
+ASSUMPTIONS = {
+    'none': 'nothing beyond (ε, δ)-DP',
+    'f-dp': 'a Gaussian trade-off curve',
+    'f-dp-dpsgd': 'the trade-off curve of DP-SGD with these q and steps',
+    'independent': 'independent scores given the coins',
+    'independent-gaussian': 'independent scores, a Gaussian trade-off curve',
+    'gaussian-scores': 'Gaussian scores',
+}
+KINDS = ('bound', 'estimate', 'no guarantee')
+
+
+@dataclasses.dataclass(frozen=True)
+class AuditResult:
+    """A lower bound on ε, and all that it rests on.
+
+    Attributes:
+        eps_lb: at most the true ε with probability at least `confidence`, if `kind` is
+            'bound'.
+        method: the name of the method, a key of `METHODS`.
+        assumptions: what has to hold of the algorithm, a key of `ASSUMPTIONS`.
+        confidence: 1 − the probability that the bound may be wrong.
+        delta: the δ of the (ε, δ)-DP that is audited.
+        m: the number of canaries.
+        guesses: the number of guesses, r.
+        correct: the number of right guesses, or their weight, v.
+        k_plus: the number of guesses "included", None if it is not known.
+        k_minus: the number of guesses "excluded", None if it is not known.
+        eps_claimed: the ε that the algorithm is claimed to have, if any.
+        p_value: the p-value of that claim, if any.
+        kind: 'bound', 'estimate', or 'no guarantee' where the guesses were chosen by
+            their success.
+        rule: how the guesses were chosen.
+        weight: of all guesses, where they are weighted.
+    """
+
+    eps_lb: float
+    method: str
+    assumptions: str
+    confidence: float
+    delta: float
+    m: int
+    guesses: int
+    correct: float
+    k_plus: int | None = None
+    k_minus: int | None = None
+    eps_claimed: float | None = None
+    p_value: float | None = None
+    kind: str = 'bound'
+    rule: str = 'fixed'
+    weight: float | None = None
+
+    @property
+    def violated(self) -> bool | None:
+        """Whether the claim is rejected at this confidence; None without a claim."""
+        return None if self.eps_claimed is None else self.eps_lb > self.eps_claimed
+
+    def as_dict(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+
+class Cells(NamedTuple):
+    """Who is guessed "in", of those that are in and of those that are out."""
+
+    n_in: int
+    hits: int
+    n_out: int
+    alarms: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Tally:
+    """What the guesses came to: all that a method may see."""
+
+    m: int
+    r: int
+    v: float
+    weights: np.ndarray | None = None  # |T|, where the guesses are not all ±1
+    k_plus: int | None = None
+    k_minus: int | None = None
+    cells: Cells | None = None  # where a threshold was fixed beforehand
+    samples: tuple[np.ndarray, np.ndarray] | None = None  # the scores of "in" and "out"
+    mechanism: DPSGD | None = None  # what is known of the algorithm
+
+    @classmethod
+    def of_counts(cls, m: int, r: int, v: int) -> 'Tally':
+        return cls(*_check.counts(m, r, v))
+
+
+@dataclasses.dataclass(frozen=True)
+class Method:
+    """A method as a pair of functions of a tally."""
+
+    theorem: str
+    assumptions: str
+    condition: str  # on the auditor, not on the algorithm
+    p_value: Callable[[Tally, float, float, float], float]  # tally, eps, delta, confidence
+    eps_lower_bound: Callable[[Tally, float, float], float]  # tally, delta, confidence
+    kind: str = 'bound'
+    takes: str = 'counts'  # or 'weights', 'cells', 'samples', 'mechanism'
+
+
+def _by_weights(ternary: Callable[..., float], weighted: Callable[..., float]):
+    """A function of a tally: by its counts if all guesses are ±1, else by its weights."""
+
+    def function(tally: Tally, *rest: float) -> float:
+        if tally.weights is None:
+            return ternary(tally.m, tally.r, tally.v, *rest)
+        return weighted(tally.weights, tally.v, *rest)
+
+    return function
+
+
+def _norms(tally: Tally) -> tuple[float, float]:
+    if tally.weights is None:
+        return float(tally.r), math.sqrt(tally.r)
+    return float(tally.weights.sum()), math.sqrt(float(np.sum(tally.weights**2)))
+
+
+def _without_confidence(p_value: Callable[..., float]) -> Callable[..., float]:
+    return lambda tally, eps, delta, confidence: p_value(tally, eps, delta)
+
+
+def _as_gaussian(p_value: Callable[[Tally, float], float]) -> Callable[..., float]:
+    """The p-value of the claim (ε, δ) as that of a Gaussian mechanism, from that of its μ."""
+
+    def function(tally: Tally, eps: float, delta: float, confidence: float) -> float:
+        mu = bounds.gaussian_mu(eps, delta) if eps < 1e6 else math.inf  # which nothing rejects
+        return 1.0 if math.isinf(mu) else p_value(tally, mu)
+
+    return function
+
+
+def _dpsgd_p_value(tally: Tally, eps: float, delta: float, confidence: float) -> float:
+    """Of the claim that the algorithm is DP-SGD with the σ, q and steps that are known."""
+    from oneshot import tradeoff  # which takes a second to import
+
+    known = tally.mechanism
+    return tradeoff.dpsgd_p_value(
+        tally.m, tally.r, tally.v, known.noise_multiplier, known.sampling_prob, known.steps
+    )
+
+
+def _dpsgd_eps_lower_bound(tally: Tally, delta: float, confidence: float) -> float:
+    from oneshot import tradeoff
+
+    known = tally.mechanism
+    return tradeoff.dpsgd_eps_lower_bound(
+        tally.m, tally.r, tally.v, delta, confidence, known.sampling_prob, known.steps
+    )
+
+
+_FIXED = 'the number of guesses was fixed before the scores were seen'
+_THRESHOLD = 'the threshold was fixed before the scores were seen'
+
+METHODS = {
+    'one_run': Method(
+        'Corollary ternary',
+        'none',
+        _FIXED,
+        lambda t, eps, delta, _: bounds.p_value(t.m, t.r, t.v, eps, delta),
+        lambda t, delta, confidence: bounds.eps_lower_bound(t.m, t.r, t.v, delta, confidence),
+    ),
+    'adaptive': Method(
+        'Corollary adap_T',
+        'none',
+        'the guesses depend on the scores in any way, never on the coins',
+        _by_weights(bounds.adaptive_p_value, bounds.adaptive_weighted_p_value),
+        _by_weights(bounds.adaptive_eps_lower_bound, bounds.adaptive_weighted_eps_lower_bound),
+        takes='weights',
+    ),
+    'weighted': Method(
+        'Theorem main (at δ = 0, Proposition pure)',
+        'none',
+        'the weights of the guesses were fixed before the scores were seen',
+        _without_confidence(_by_weights(bounds.p_value, bounds.weighted_p_value)),
+        _by_weights(bounds.eps_lower_bound, bounds.weighted_eps_lower_bound),
+        takes='weights',
+    ),
+    'hoeffding': Method(
+        'Corollary hoeffding',
+        'none',
+        'the norms of the guesses were fixed before the scores were seen',
+        lambda t, eps, delta, _: bounds.hoeffding_p_value(t.m, *_norms(t), t.v, eps, delta),
+        lambda t, delta, confidence: bounds.hoeffding_eps_lower_bound(
+            t.m, *_norms(t), t.v, delta, confidence
+        ),
+        takes='weights',
+    ),
+    'fdp': Method(
+        'f-DP in one run (Mahloujifar et al. 2025)',
+        'f-dp',
+        _FIXED,
+        _as_gaussian(lambda t, mu: bounds.fdp_p_value(t.m, t.r, t.v, bounds.gaussian_curve(mu))),
+        lambda t, delta, confidence: bounds.fdp_eps_lower_bound(t.m, t.r, t.v, delta, confidence),
+    ),
+    'fdp_dpsgd': Method(
+        'f-DP in one run, by privacy loss distributions',
+        'f-dp-dpsgd',
+        _FIXED,
+        _dpsgd_p_value,
+        _dpsgd_eps_lower_bound,
+        takes='mechanism',
+    ),
+    'clopper_pearson': Method(
+        'Clopper-Pearson (Nasr et al. 2023)',
+        'independent',
+        _THRESHOLD,
+        lambda t, eps, delta, _: bounds.clopper_pearson_p_value(*t.cells, eps, delta),
+        lambda t, delta, confidence: bounds.clopper_pearson_eps_lower_bound(
+            *t.cells, delta, confidence
+        ),
+        takes='cells',
+    ),
+    'cp_gdp': Method(
+        'Clopper-Pearson to Gaussian DP (Nasr et al. 2023)',
+        'independent-gaussian',
+        _THRESHOLD,
+        _as_gaussian(lambda t, mu: bounds.cp_gdp_p_value(*t.cells, mu)),
+        lambda t, delta, confidence: bounds.cp_gdp_eps_lower_bound(*t.cells, delta, confidence),
+        takes='cells',
+    ),
+    'gaussian_pair': Method(
+        'a fit of two normals',
+        'gaussian-scores',
+        'every score is used',
+        _as_gaussian(lambda t, mu: bounds.gaussian_pair_p_value(*t.samples, mu)),
+        lambda t, delta, confidence: bounds.gaussian_pair_eps(*t.samples, delta, confidence),
+        kind='estimate',
+        takes='samples',
+    ),
+    'replacement': Method(
+        'Corollary ternary and group privacy (Appendix A)',
+        'none',
+        'one of each pair of canaries was in; ' + _FIXED,
+        lambda t, eps, delta, _: bounds.replacement_p_value(t.m, t.r, t.v, eps, delta),
+        lambda t, delta, confidence: bounds.replacement_eps_lower_bound(
+            t.m, t.r, t.v, delta, confidence
+        ),
+    ),
+}
+
+_MISSING = {
+    'cells': 'every canary guessed by a threshold that was fixed beforehand, '
+    'guesses=guess.Threshold(t), or the mechanism, from which one is planned',
+    'samples': 'the scores themselves',
+    'mechanism': 'q and the steps of the DP-SGD, mechanism=DPSGD(…)',
+}
+
+
+def audit_tally(
+    tally: Tally,
+    *,
+    delta: float,
+    confidence: float = 0.95,
+    method: str = 'one_run',
+    eps_claimed: float | None = None,
+) -> AuditResult:
+    """The bound `method` on a tally of guesses. See `oneshot.audit_scores`."""
+    found = METHODS[_check.choice('method', method, list(METHODS))]
+    if found.takes in ('counts', 'mechanism') and tally.weights is not None:
+        raise ValueError(
+            f'guesses must be -1, 0 or +1 for method {method!r}, but weights between them were '
+            "given; 'weighted' and 'adaptive' take them."
+        )
+    if found.takes in _MISSING and getattr(tally, found.takes) is None:
+        raise ValueError(f'method {method!r} needs {_MISSING[found.takes]}.')
+    delta, confidence = _check.delta(delta), _check.confidence(confidence)
+    p_value = None
+    if eps_claimed is not None:
+        eps_claimed = _check.real('eps_claimed', eps_claimed, 0.0)
+        p_value = found.p_value(tally, eps_claimed, delta, confidence)
+    return AuditResult(
+        eps_lb=found.eps_lower_bound(tally, delta, confidence),
+        method=method,
+        assumptions=found.assumptions,
+        confidence=confidence,
+        delta=delta,
+        m=tally.m,
+        guesses=tally.r,
+        correct=tally.v,
+        k_plus=tally.k_plus,
+        k_minus=tally.k_minus,
+        eps_claimed=eps_claimed,
+        p_value=p_value,
+        kind=found.kind,
+        weight=None if tally.weights is None else float(tally.weights.sum()),
+    )
+
+
+def to_json(content: Any) -> str:
+    """JSON with infinities as strings, which JSON itself does not know."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: plain(one) for key, one in value.items()}
+        if isinstance(value, (list, tuple)):
+            return [plain(one) for one in value]
+        return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+    return json.dumps(plain(content), indent=2, ensure_ascii=False, allow_nan=False)

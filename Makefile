@@ -28,12 +28,14 @@ bench: $(VENV)/.bench
 	$(BIN)/python -m experiments.bench_bounds
 	$(BIN)/python -m experiments.bench_memory
 
-# The last two need CIFAR-10 as TFDS prepares it, at its default place or TFDS_DATA_DIR.
+# The last three need CIFAR-10 as TFDS prepares it, at its default place or TFDS_DATA_DIR.
 experiments: $(VENV)/.bench
 	$(BIN)/python -m experiments.coverage
+	$(BIN)/python -m experiments.tightness
 	$(BIN)/python -m experiments.default_audit
 	$(BIN)/python -m experiments.cifar_bb_cpu
 	$(BIN)/python -m experiments.cifar_wb_cpu
+	$(BIN)/python -m experiments.cifar_tight
 
 # A stamp for each set of extras: nothing is installed twice.
 $(VENV)/.audit: EXTRAS :=

@@ -3,9 +3,8 @@
     python -m experiments.default_audit       # 6 minutes on two cores
 
 Runs configs/digits_wb.py with seeds 0 to 39: real training, real canaries. The
-prediction simulates the residual scores of Dirac canaries directly: a canary that is
-in has Binomial(steps, q) + N(0, σ²·steps), one that is out the noise alone, all of them
-independent. Writes results/default_audit.csv and results/default_audit.png.
+prediction simulates the scores of Dirac canaries directly, all of them independent
+(`oneshot.laws`). Writes results/default_audit.csv and results/default_audit.png.
 """
 
 import argparse
@@ -21,11 +20,12 @@ from rich.progress import track
 from rich.table import Table
 
 from configs import digits_wb
-from oneshot import audit_scores, train
+from oneshot import DPSGD, audit_scores, train
 
 RESULTS = pathlib.Path(__file__).parent / 'results'
 SEEDS = 40
-SIMULATIONS = 4000
+SIMULATIONS = 1000
+SCORES = ('residual_llr', 'residual', 'iterates')
 
 
 def one(seed: int) -> dict[str, float]:
@@ -40,22 +40,24 @@ def one(seed: int) -> dict[str, float]:
         'eps_ub': run.eps_ub,
         'noise_multiplier': run.noise_multiplier,
         'test_accuracy': train.test_accuracy(run, state),
-        'iterates': results['iterates', 'one_run'].eps_lb,
-        'residual': results['residual', 'one_run'].eps_lb,
-    }
+    } | {name: results[name, 'one_run'].eps_lb for name in SCORES}
 
 
-def predict(config: ml_collections.ConfigDict, sigma: float, simulations: int) -> np.ndarray:
+def predict(
+    config: ml_collections.ConfigDict, sigma: float, simulations: int, score: str = 'dot'
+) -> np.ndarray:
     """ε_LB of `simulations` audits of independent scores, as a run of the config has them."""
-    rng = np.random.default_rng(0)
-    m, steps = config.audit.m, config.steps
+    rng, m = np.random.default_rng(0), config.audit.m
+    known = DPSGD(sigma, config.dp.sampling_prob, config.steps, score)
+    guesses = config.audit.k_plus, config.audit.k_minus
+    options = (
+        {'guesses': 'planned', 'mechanism': known} if None in guesses else {'guesses': guesses}
+    )
     found = []
     for _ in range(simulations):
         included = rng.random(m) < 0.5
-        drawn = rng.binomial(steps, config.dp.sampling_prob, m) * included
-        scores = drawn + sigma * np.sqrt(steps) * rng.standard_normal(m)
-        guesses = config.audit.k_plus, config.audit.k_minus
-        found.append(audit_scores(scores, included, delta=config.dp.delta, guesses=guesses).eps_lb)
+        scores = known.sample(rng, included)
+        found.append(audit_scores(scores, included, delta=config.dp.delta, **options).eps_lb)
     return np.array(found)
 
 
@@ -65,14 +67,14 @@ def plot(rows: list[dict[str, float]], predicted: np.ndarray) -> None:
     figure = Figure(figsize=(7, 3.6), layout='constrained')
     axes = figure.subplots()
     shown = {
-        'independent scores': (predicted, 'lightgray', 0.0),
-        'residual': (np.array([row['residual'] for row in rows]), 'tab:orange', 0.006),
+        'independent llr': (predicted, 'lightgray', 0.0),
+        'residual_llr': (np.array([row['residual_llr'] for row in rows]), 'tab:orange', 0.006),
         'iterates': (np.array([row['iterates'] for row in rows]), 'tab:blue', -0.006),
     }
     for name, (values, color, shift) in shown.items():
         # A count of right guesses, so that there are few values.
         found, counts = np.unique(values, return_counts=True)
-        width = 6 if name == 'independent scores' else 2
+        width = 6 if name == 'independent llr' else 2
         label = f'{name}, mean {values.mean():.2f}'
         share = counts / values.size
         axes.vlines(found + shift, 0, share, color=color, linewidth=width, label=label)
@@ -92,29 +94,32 @@ def main() -> None:
     spawn = multiprocessing.get_context('spawn')  # JAX does not survive a fork
     with concurrent.futures.ProcessPoolExecutor(2, mp_context=spawn) as pool:
         rows = list(track(pool.map(one, range(seeds)), description='auditing', total=seeds))
-    predicted = predict(digits_wb.get_config(), rows[0]['noise_multiplier'], SIMULATIONS)
+    config, sigma = digits_wb.get_config(), rows[0]['noise_multiplier']
+    predicted = {score: predict(config, sigma, SIMULATIONS, score) for score in ('llr', 'dot')}
 
     summary = Table(title=f'{seeds} seeds of configs/digits_wb.py', title_justify='left')
     for name in ('score', 'mean ε_LB', 'least', 'most', 'above 0', 'at most ε_UB', 'predicted'):
         summary.add_column(name)
-    for name in ('residual', 'iterates'):
+    for name in SCORES:
         values = np.array([row[name] for row in rows])
         below = sum(row[name] <= row['eps_ub'] for row in rows)
         numbers = f'{values.mean():.3f}', f'{values.min():.3f}', f'{values.max():.3f}'
         counts = f'{np.sum(values > 0)} of {seeds}', f'{below} of {seeds}'
-        summary.add_row(name, *numbers, *counts, f'{predicted.mean():.3f}')
+        alone = predicted['llr' if name.endswith('llr') else 'dot'].mean()
+        summary.add_row(name, *numbers, *counts, f'{alone:.3f}')
     console = Console(width=100)
     console.print(summary)
     accuracy = np.mean([row['test_accuracy'] for row in rows])
-    ratio = np.mean([row['residual'] for row in rows]) / predicted.mean()
-    console.print(f'test accuracy {accuracy:.1%}; residual / predicted = {ratio:.3f}')
+    ratio = np.mean([row['residual_llr'] for row in rows]) / predicted['llr'].mean()
+    console.print(f'test accuracy {accuracy:.1%}; residual_llr / predicted = {ratio:.3f}')
     if seeds == SEEDS:
         with (RESULTS / 'default_audit.csv').open('w', newline='') as file:
-            writer = csv.DictWriter(file, [*rows[0], 'predicted_mean'], lineterminator='\n')
+            means = {f'predicted_{name}': values.mean() for name, values in predicted.items()}
+            writer = csv.DictWriter(file, [*rows[0], *means], lineterminator='\n')
             writer.writeheader()
             for row in rows:
-                writer.writerow(row | {'predicted_mean': predicted.mean()})
-        plot(rows, predicted)
+                writer.writerow(row | means)
+        plot(rows, predicted['llr'])
         print(f'Written to {RESULTS.name}/default_audit.csv and default_audit.png.')
 
 

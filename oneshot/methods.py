@@ -164,7 +164,11 @@ def _dpsgd_eps_lower_bound(tally: Tally, delta: float, confidence: float) -> flo
 
 
 _FIXED = 'the number of guesses was fixed before the scores were seen'
-_THRESHOLD = 'the threshold was fixed before the scores were seen'
+_THRESHOLD = (
+    'the threshold was fixed before the scores were seen. Residual scores of Dirac canaries are '
+    'independent if the code is right: the test is then a valid test of the claim that the code '
+    'is DP-SGD with these parameters'
+)
 
 METHODS = {
     'one_run': Method(

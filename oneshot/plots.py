@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from oneshot import bounds, guess
 from oneshot.best import Plan, best
-from oneshot.expected import COUNTING, Audit, expected_eps_lb
+from oneshot.expected import Audit, expected_eps_lb
 from oneshot.methods import AuditResult
 from oneshot.scores import audit_scores
 
@@ -73,14 +73,16 @@ def _ranking(axes, scores: np.ndarray, coins: np.ndarray, result: AuditResult) -
 def _guesses(axes, scores: np.ndarray, coins: np.ndarray, result: AuditResult) -> str:
     half = scores.size // 2
     halves = np.unique(np.geomspace(min(5, half), half, 40).astype(int)).tolist()
-    method = result.method if result.method in (*COUNTING, 'replacement') else 'one_run'
+    by_number = 'one_run', 'adaptive', 'hoeffding', 'fdp', 'replacement'
+    method = result.method if result.method in by_number else 'one_run'
     options = {'delta': result.delta, 'confidence': result.confidence, 'method': method}
     found = [audit_scores(scores, coins, guesses=(k, k), **options).eps_lb for k in halves]
     axes.plot([2 * k for k in halves], found, color='black', label=f'ε_LB, {method}')
     if np.isfinite(result.eps_claimed):
         axes.axhline(result.eps_claimed, color='tab:red', linestyle='--', linewidth=1, label='ε_UB')
-    fixed = [result.guesses], [result.eps_lb]
-    axes.plot(*fixed, 'o', color='black', label='as fixed beforehand')
+    if method == result.method:
+        fixed = [result.guesses], [result.eps_lb]
+        axes.plot(*fixed, 'o', color='black', label='as fixed beforehand')
     axes.set(xlabel='guesses r', ylabel='ε', xscale='log', ylim=(0, None))
     axes.legend()
     return 'ε_LB as the number of guesses varies: for looking, not for choosing.'

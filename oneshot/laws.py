@@ -152,7 +152,7 @@ def _dot_law(noise: float, q: float, steps: int) -> Law:
     )
 
 
-@functools.lru_cache(maxsize=16)
+@functools.lru_cache(maxsize=40)
 def _llr_law(noise: float, sigma: float, q: float, steps: int) -> Law:
     """The sum of independent steps, each on a lattice, by the Fourier transform.
 

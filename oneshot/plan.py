@@ -30,6 +30,7 @@ from oneshot.laws import DPSGD, SCORES, Law
 POWER = 0.9
 
 _LEAST_NOISE = 1.0 / 64.0  # of the claimed noise, where a violation is looked for
+_NOISES = 25  # that are tried on the way
 
 
 def canaries_needed(audit: Audit, eps_lb: float) -> int | None:
@@ -94,20 +95,28 @@ def detectable(
         power: the probability with which the claim is to be rejected.
 
     Returns:
-        The violation, to 1 % in σ; None if none is noticed so often, not even with a
-        64th of the noise, which it is if there are too few guesses.
+        The violation, to 1 % in σ; None if none is noticed so often, down to a 64th of the
+        noise, as it is if there are too few guesses.
     """
     rules = _rules(audit) if rules is None else list(rules)
     tests = [(rule, _power(audit, rule, eps)) for rule in rules]
+    tests = [(rule, test) for rule, test in tests if test is not None]
+    if not tests:
+        return None
 
     def noticed(share: float) -> tuple[float, Rule]:
         law = audit.mechanism.law(audit.mechanism.noise_multiplier * share)
         found = [(test(law), rule) for rule, test in tests]
         return max(found, key=lambda one: one[0])
 
-    low, high = _LEAST_NOISE, 1.0
-    chance, rule = noticed(low)
-    if chance < power:
+    # Less noise need not be noticed more often: a threshold and `llr` are for the claimed one.
+    high = 1.0
+    for low in np.geomspace(1.0, _LEAST_NOISE, _NOISES)[1:].tolist():
+        chance, rule = noticed(low)
+        if chance >= power:
+            break
+        high = low
+    else:
         return None
     while high / low > 1.01:
         middle = math.sqrt(low * high)
@@ -120,14 +129,24 @@ def detectable(
 
 
 def _rules(audit: Audit) -> list[Rule]:
+    """The guesses that are planned, and others that may notice more."""
     plan = best(audit)
+    if isinstance(plan.rule, guess.Threshold):
+        law = audit.mechanism.law()
+        both = 0.5 * (law.above_in + law.above_out)
+        points = [float(np.interp(-share, -both, law.points)) for share in (0.5, 0.7)]
+        return [plan.rule, *(guess.Threshold(point) for point in points)]
     if audit.method not in COUNTING:
         return [plan.rule]
     return [plan.rule, *((k, k) for k in numbers(audit.m) if k > 0)]
 
 
-def _power(audit: Audit, rule: Rule, eps: float) -> Callable[[Law], float]:
-    """P[the claim is rejected], as a function of how the scores are really distributed."""
+@functools.lru_cache(maxsize=64)
+def _power(audit: Audit, rule: Rule, eps: float) -> Callable[[Law], float] | None:
+    """P[the claim is rejected], as a function of how the scores are really distributed.
+
+    None if it is not rejected even where every guess is right.
+    """
     if isinstance(rule, guess.Ranked):
         weights = np.asarray(rule.weights)
         total = round(expected.LATTICE * float(np.abs(weights).sum()))
@@ -136,39 +155,46 @@ def _power(audit: Audit, rule: Rule, eps: float) -> Callable[[Law], float]:
             total,
             lambda right: audit.rejects(expected.weight_tally(weights, total - right), eps),
         )
-        return lambda law: float(
-            expected.wrong_weight(law, weights)[: max(0, total - least + 1)].sum()
-        )
+        if least > total:
+            return None
+        return lambda law: float(expected.wrong_weight(law, weights)[: total - least + 1].sum())
     if isinstance(rule, guess.Threshold):
         return _power_of_threshold(audit, rule, eps)
     if rule is None:
         raise ValueError('An estimate rejects no claim: method gaussian_pair has no power.')
     r = sum(rule)
     least = _first(0, r, lambda v: audit.rejects(audit.tally(r, r - v), eps))
-    return lambda law: float(
-        expected.wrong_guesses(law, audit.m, *rule)[: max(0, r - least + 1)].sum()
-    )
+    if least > r:
+        return None
+    return lambda law: float(expected.wrong_guesses(law, audit.m, *rule)[: r - least + 1].sum())
 
 
-def _power_of_threshold(audit: Audit, rule: guess.Threshold, eps: float) -> Callable[[Law], float]:
+def _power_of_threshold(
+    audit: Audit, rule: guess.Threshold, eps: float
+) -> Callable[[Law], float] | None:
     n_in, n_out = audit.m // 2, audit.m - audit.m // 2
 
-    @functools.cache
     def least(alarms: int) -> int:
         """How many hits it takes to reject."""
 
         def rejects(hits: int) -> bool:
-            return audit.rejects(expected.cells(audit.m, hits / n_in, alarms / n_out), eps)
+            return audit.eps_lb(expected.cells(audit.m, hits / n_in, alarms / n_out)) > eps
 
         return _first(0, n_in, rejects)
+
+    # At some numbers of alarms, and interpolated between them.
+    some = np.unique(np.rint(n_out * np.linspace(0.0, 1.0, 9) ** 2).astype(int))
+    needed = [least(alarms) for alarms in some.tolist()]
+    if min(needed) > n_in:
+        return None
 
     def of_threshold(law: Law) -> float:
         hits, alarms = expected.rates(law, rule.value)
         points, shares = expected.normal_quadrature()
-        middle, spread = n_out * alarms, math.sqrt(n_out * alarms * (1.0 - alarms))
-        counts = np.clip(np.rint(middle + spread * points), 0, n_out).astype(int).tolist()
-        chances = [scipy.stats.binom.sf(least(one) - 1, n_in, hits) for one in counts]
-        return float(shares @ chances / shares.sum())
+        spread = math.sqrt(n_out * alarms * (1.0 - alarms))
+        counts = np.clip(n_out * alarms + spread * points, 0.0, n_out)
+        hits_needed = np.ceil(np.interp(counts, some, needed))
+        return float(shares @ scipy.stats.binom.sf(hits_needed - 1, n_in, hits) / shares.sum())
 
     return of_threshold
 
@@ -228,9 +254,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument('--m', type=float, required=True, help='the number of canaries')
     noise = parser.add_mutually_exclusive_group(required=True)
     noise.add_argument('--eps', type=float, help='the claimed ε, from which σ follows')
-    noise.add_argument('--noise-multiplier', type=float, help='σ')
+    noise.add_argument('--noise-multiplier', '--sigma', type=float, help='σ')
     parser.add_argument('--delta', type=float, required=True, help='δ')
-    parser.add_argument('--sampling-prob', type=float, default=1.0, help='q; default 1')
+    parser.add_argument('--sampling-prob', '--q', type=float, default=1.0, help='q; default 1')
     parser.add_argument('--steps', type=float, default=1, help='default 1')
     parser.add_argument('--confidence', type=float, default=0.95, help='default 0.95')
     parser.add_argument('--score', default='llr', help=f'{", ".join(SCORES)}; default llr')
@@ -339,7 +365,7 @@ def _sentences(audit: Audit, eps_ub: float, answer: dict[str, Any]) -> list[str]
             share = found.noise_multiplier / audit.mechanism.noise_multiplier
             rule = '' if name == 'planned' else f' ({_words(found.rule)})'
             lines.append(
-                f'{claim}{rule}: a true σ of {found.noise_multiplier:.3g} or less, '
+                f'{claim}{rule}: a true σ of {found.noise_multiplier:.3g}, '
                 f'{100 * share:.0f} % of the claimed one.'
             )
     return lines

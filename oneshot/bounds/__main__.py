@@ -76,8 +76,8 @@ def _parser() -> argparse.ArgumentParser:
         '--guesses', help='planned, preset, split, grid or best_of_all; default planned'
     )
     known = parser.add_argument_group('the DP-SGD that gave the scores, if it is known')
-    known.add_argument('--noise-multiplier', type=float, help='σ')
-    known.add_argument('--sampling-prob', type=float, default=1.0, help='q; default 1')
+    known.add_argument('--noise-multiplier', '--sigma', type=float, help='σ')
+    known.add_argument('--sampling-prob', '--q', type=float, default=1.0, help='q; default 1')
     known.add_argument('--steps', type=float, default=1, help='default 1')
     known.add_argument('--score', default='dot', help='dot or llr; default dot')
     known.add_argument(

@@ -11,7 +11,6 @@ and a peer's correction by the number of thresholds that its scores happened to 
 """
 
 import argparse
-import concurrent.futures
 import csv
 import dataclasses
 import functools
@@ -23,9 +22,9 @@ from typing import Any
 import numpy as np
 import scipy.stats
 from rich.console import Console
-from rich.progress import track
 from rich.table import Table
 
+from experiments import parallel
 from oneshot import DPSGD, audit_scores, bounds, guess
 from oneshot.mechanisms import (
     Gaussian,
@@ -377,12 +376,7 @@ def main() -> None:
     parser.add_argument('--runs', type=int, help='runs of each setting; nothing is written then')
     runs = parser.parse_args().runs
     count = len(list(settings()))
-    with concurrent.futures.ProcessPoolExecutor() as pool:
-        futures = [pool.submit(simulate, index, runs) for index in range(count)]
-        finished = concurrent.futures.as_completed(futures)
-        for _ in track(finished, description='simulating', total=count):
-            pass
-    rows = [future.result() for future in futures]
+    rows = parallel.simulate(simulate, count, runs)
     show(rows)
     if runs is None:
         write(rows)

@@ -12,7 +12,6 @@ results/tightness.png and results/fdp_agreement.csv.
 """
 
 import argparse
-import concurrent.futures
 import dataclasses
 import itertools
 import math
@@ -23,10 +22,9 @@ from collections.abc import Iterator
 import numpy as np
 from matplotlib.figure import Figure
 from rich.console import Console
-from rich.progress import track
 from rich.table import Table
 
-from experiments import csv_files
+from experiments import csv_files, parallel
 from experiments.csv_files import Row
 from oneshot import DPSGD, accounting, audit_scores, bounds
 from oneshot.best import best
@@ -255,12 +253,7 @@ def main() -> None:
     )
     repeats = parser.parse_args().repeats
     count = len(list(cases()))
-    with concurrent.futures.ProcessPoolExecutor() as pool:
-        futures = [pool.submit(simulate, index, repeats) for index in range(count)]
-        finished = concurrent.futures.as_completed(futures)
-        for _ in track(finished, description='simulating', total=count):
-            pass
-    rows = [row for future in futures for row in future.result()]
+    rows = [row for found in parallel.simulate(simulate, count, repeats) for row in found]
     rows += idealized(list(cases())[-1])
     show(rows)
     same = agreement()

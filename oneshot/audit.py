@@ -17,10 +17,10 @@ from oneshot.canaries import Dirac, Inputs
 from oneshot.clipping import Clipping
 from oneshot.dpsgd import Attack, Observation
 from oneshot.gradients import LossFn
+from oneshot.laws import SCORES
 
 PyTree = Any
 SIGNALS = ('iterates', 'gradient', 'residual')
-SCORES = ('dot', 'llr')
 
 
 class Accumulator(NamedTuple):

@@ -127,13 +127,12 @@ def _best_weights(audit: Audit) -> Plan:
 def _best_threshold(audit: Audit) -> Plan:
     """By the bound at the expected counts, first on a coarse grid, then around its best."""
     law, found = audit.mechanism.law(), {}
-    both = 0.5 * (law.above_in + law.above_out)
 
     def at(share: float) -> float:
         """The bound where this share of canaries is guessed "in"."""
         if share not in found:
-            point = float(np.interp(-share, -both, law.points))
-            found[share] = audit.eps_lb(expected.cells(audit.m, *expected.rates(law, point)))
+            rates = expected.rates(law, law.threshold(share))
+            found[share] = audit.eps_lb(expected.cells(audit.m, *rates))
         return found[share]
 
     edge = min(0.25, 4.0 / audit.m)
@@ -144,5 +143,4 @@ def _best_threshold(audit: Audit) -> Plan:
         near = at_logit + float(gap.min()) * np.array([-0.67, -0.33, 0.33, 0.67])
         shares = [middle, *scipy.special.expit(near).tolist()]
     share = max(found, key=found.get)
-    point = float(np.interp(-share, -both, law.points))
-    return Plan(audit, guess.Threshold(point), found)
+    return Plan(audit, guess.Threshold(law.threshold(share)), found)

@@ -58,6 +58,10 @@ class Law:
             shares[side] = np.log(both[use]), 0.5 * wrong[use] / both[use]
         return shares
 
+    def threshold(self, share: float) -> float:
+        """The point above which this share of all scores lies."""
+        return float(np.interp(-share, -0.5 * (self.above_in + self.above_out), self.points))
+
     def moments(self, included: bool) -> tuple[float, float]:
         """Mean and variance of the scores of a canary that is in, or out."""
         mass = np.diff(self.below_in if included else self.below_out)

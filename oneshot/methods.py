@@ -20,7 +20,6 @@ ASSUMPTIONS = {
     'independent-gaussian': 'independent scores, a Gaussian trade-off curve',
     'gaussian-scores': 'Gaussian scores',
 }
-KINDS = ('bound', 'estimate', 'no guarantee')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,6 +66,13 @@ class AuditResult:
     def violated(self) -> bool | None:
         """Whether the claim is rejected at this confidence; None without a claim."""
         return None if self.eps_claimed is None else self.eps_lb > self.eps_claimed
+
+    @property
+    def sure(self) -> str:
+        """How sure the bound is, in words."""
+        if self.kind == 'bound':
+            return f'with {100 * self.confidence:g} % confidence'
+        return 'an estimate, not a bound' if self.kind == 'estimate' else 'without any guarantee'
 
     def as_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self)

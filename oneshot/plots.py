@@ -128,6 +128,5 @@ def _thresholds(audit: Audit, plan: Plan) -> list[float]:
     if not isinstance(plan.rule, tuple):
         return []
     law, (k_plus, k_minus) = audit.mechanism.law(), plan.rule
-    below = 0.5 * (law.below_in + law.below_out)
-    shares = [share for share in (k_minus / audit.m, 1 - k_plus / audit.m) if 0 < share < 1]
-    return [float(np.interp(share, below, law.points)) for share in shares]
+    shares = [share for share in (1 - k_minus / audit.m, k_plus / audit.m) if 0 < share < 1]
+    return [law.threshold(share) for share in shares]

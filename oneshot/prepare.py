@@ -15,7 +15,7 @@ from oneshot import accounting, audit, canaries, data, dpsgd, models, views
 from oneshot.bounds import _check
 from oneshot.clipping import STRATEGIES, Clipping, choose
 from oneshot.gradients import LossFn
-from oneshot.laws import DPSGD, LEAST_NOISE
+from oneshot.laws import DPSGD, LEAST_NOISE, SCORES
 
 # The methods that a run reports of each score. What the second need is known where canaries
 # do not interfere: of the residual of Dirac canaries. The last is for pairs of canaries.
@@ -172,7 +172,7 @@ def _check_values(config: ml_collections.ConfigDict) -> None:
     _check.real('config.dp.delta', dp.delta, 0.0, 1.0, open_high=True)
     _check.confidence(options.confidence)
     for score in options.scores:
-        _check.choice('config.audit.scores', score, audit.SCORES)
+        _check.choice('config.audit.scores', score, SCORES)
     m = _check.count('config.audit.m', options.m, 1)
     _check.choice('config.audit.guesses', options.guesses, ('planned', 'preset', 'grid'))
     if (options.k_plus is None) != (options.k_minus is None):

@@ -126,13 +126,10 @@ def headline_rows(about: dict[str, str], result: AuditResult) -> list[tuple[str,
     right = (
         f'{result.correct:,.6g} of {made:,.6g} ({result.correct / made:.1%})' if made else 'none'
     )
-    sure = f'with {100 * result.confidence:g} % confidence'
-    if result.kind != 'bound':
-        sure = 'an estimate, not a bound' if result.kind == 'estimate' else 'without any guarantee'
     return [
         *about.items(),
         ('ε_UB', claimed),
-        ('ε_LB', f'{result.eps_lb:.4g} {sure}'),
+        ('ε_LB', f'{result.eps_lb:.4g} {result.sure}'),
         ('method', f'{result.method}, by {method.theorem}'),
         ('assumes', f'{ASSUMPTIONS[result.assumptions]}; {method.condition}'),
         ('canaries', canaries),

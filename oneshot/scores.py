@@ -139,9 +139,9 @@ def audit_scores(
         'eps_claimed': eps_claimed,
     }
     name, rule = _rule(guesses, scores.size, options)
-    samples = scores[signs > 0], scores[signs < 0]
     if METHODS[method].takes == 'samples':  # it makes no guesses
         none = np.zeros(scores.size, np.int8)
+        samples = scores[signs > 0], scores[signs < 0]
         return _audit(none, signs, samples=samples, **options)
     if name == 'best_of_all':
         result = _best_of_all(scores, signs, options)
@@ -252,7 +252,7 @@ def _split(
     """
     _only_adaptive(options['method'], rule)
     first, rest = rule.parts(scores.size)
-    (k_plus, k_minus), _ = _best_numbers(scores[first], signs[first], options)
+    k_plus, k_minus = _best_numbers(scores[first], signs[first], options)
     ranked = np.sort(scores[first])
     low = np.nextafter(ranked[k_minus - 1], np.inf) if k_minus else -np.inf
     high = max(low, np.nextafter(ranked[first.size - k_plus], -np.inf))
@@ -261,7 +261,7 @@ def _split(
 
 
 def _best_of_all(scores: np.ndarray, signs: np.ndarray, options: dict[str, Any]) -> AuditResult:
-    pair, _ = _best_numbers(scores, signs, options)
+    pair = _best_numbers(scores, signs, options)
     warnings.warn(
         'The best of all numbers of guesses has no guarantee: the confidence is not kept, '
         'because the number was chosen by its success.',
@@ -273,8 +273,8 @@ def _best_of_all(scores: np.ndarray, signs: np.ndarray, options: dict[str, Any])
 
 def _best_numbers(
     scores: np.ndarray, signs: np.ndarray, options: dict[str, Any]
-) -> tuple[tuple[int, int], float]:
-    """The numbers of guesses with the largest bound, and that bound, by a look at the coins."""
+) -> tuple[int, int]:
+    """The numbers of guesses with the largest bound, by a look at the coins."""
     method, m = METHODS[options['method']], scores.size
     if method.takes not in ('counts', 'weights', 'mechanism'):
         raise ValueError(
@@ -289,8 +289,7 @@ def _best_numbers(
         tally = Tally(m=m, r=k_plus + k_minus, v=right, mechanism=options['mechanism'])
         bound = method.eps_lower_bound(tally, options['delta'], options['confidence'])
         found[k_plus, k_minus] = bound
-    pair = max(found, key=found.get)
-    return pair, found[pair]
+    return max(found, key=found.get)
 
 
 def _signs(included: ArrayLike, what: str, size: int) -> np.ndarray:

@@ -202,7 +202,7 @@ def _column(table: dict[str, np.ndarray], name: str, path: pathlib.Path) -> np.n
 def _text(result: AuditResult) -> str:
     method = METHODS[result.method]
     lines = [
-        ('eps_lb', f'{result.eps_lb:.6g} {_sure(result)}'),
+        ('eps_lb', f'{result.eps_lb:.6g} {result.sure}'),
         ('delta', f'{result.delta:g}'),
         ('assumes', f'{ASSUMPTIONS[result.assumptions]}; {method.condition}'),
         ('method', f'{result.method}, by {method.theorem}'),
@@ -213,12 +213,6 @@ def _text(result: AuditResult) -> str:
         claim = f'{result.p_value:.4g} of the claim eps = {result.eps_claimed:g}: {rejected}'
         lines.insert(1, ('p-value', claim))
     return '\n'.join(f'{name:<9}{text}' for name, text in lines)
-
-
-def _sure(result: AuditResult) -> str:
-    if result.kind == 'bound':
-        return f'with {100 * result.confidence:g} % confidence'
-    return 'an estimate, not a bound' if result.kind == 'estimate' else 'without any guarantee'
 
 
 if __name__ == '__main__':

@@ -271,6 +271,13 @@ _MISSING = {
 }
 
 
+def check_given(method: str, tally: Tally) -> None:
+    """Says what a method needs and the tally does not have."""
+    takes = METHODS[method].takes
+    if takes in _MISSING and getattr(tally, takes) is None:
+        raise ValueError(f'method {method!r} needs {_MISSING[takes]}.')
+
+
 def audit_tally(
     tally: Tally,
     *,
@@ -286,8 +293,7 @@ def audit_tally(
             f'guesses must be -1, 0 or +1 for method {method!r}, but weights between them were '
             "given; 'weighted' and 'adaptive' take them."
         )
-    if found.takes in _MISSING and getattr(tally, found.takes) is None:
-        raise ValueError(f'method {method!r} needs {_MISSING[found.takes]}.')
+    check_given(method, tally)
     delta, confidence = _check.delta(delta), _check.confidence(confidence)
     p_value = None
     if eps_claimed is not None:

@@ -15,7 +15,7 @@ from oneshot.bounds import _binomial, _check
 from oneshot.expected import METHODS as PLANNED
 from oneshot.expected import Audit
 from oneshot.laws import DPSGD
-from oneshot.methods import METHODS, AuditResult, Cells, Tally, audit_tally
+from oneshot.methods import METHODS, AuditResult, Cells, Tally, audit_tally, check_given
 
 Rule = (
     str | tuple[int, int] | guess.Threshold | guess.Beyond | guess.Ranked | guess.Split | guess.Grid
@@ -280,6 +280,7 @@ def _best_numbers(
         raise ValueError(
             f'There are no numbers of guesses to choose from by method {options["method"]!r}.'
         )
+    check_given(options['method'], Tally(m=m, r=0, v=0, mechanism=options['mechanism']))
     ranked = signs[guess.order(scores)] > 0
     right_in = np.concatenate([[0], np.cumsum(ranked[::-1])])
     right_out = np.concatenate([[0], np.cumsum(~ranked)])

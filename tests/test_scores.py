@@ -100,6 +100,13 @@ def test_ids_of_different_types_are_never_mixed_up():
     )
 
 
+def test_a_method_without_what_it_needs():
+    scores, included = _audit()
+    for rule in ('preset', 'best_of_all', 'grid'):
+        with pytest.raises(ValueError, match="'fdp_dpsgd' needs q and the steps of the DP-SGD"):
+            oneshot.audit_scores(scores, included, delta=1e-5, method='fdp_dpsgd', guesses=rule)
+
+
 def test_many_ids_are_not_all_named():
     with pytest.raises(ValueError, match='ids 0, 1, 2, 3, 4 and 95 more have no coin'):
         oneshot.audit_scores(

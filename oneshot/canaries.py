@@ -53,17 +53,20 @@ class Dirac(NamedTuple):
 
     def pick(self, direction: PyTree) -> jax.Array:
         """What the canaries look at: what stands at their coordinates."""
-        leaves, coordinates = jax.tree.leaves(direction), self.coordinates
-        if len(leaves) * coordinates.size > sum(leaf.size for leaf in leaves):
-            return ravel_pytree(direction)[0][coordinates]
-        # Leaf by leaf, because flattening would copy more than is looked at.
-        picked, first = jnp.zeros(coordinates.shape), 0
-        for leaf in leaves:
-            place = coordinates - first
-            inside = (place >= 0) & (place < leaf.size)
-            picked += jnp.where(inside, leaf.reshape(-1)[jnp.where(inside, place, 0)], 0.0)
-            first += leaf.size
-        return picked
+        return _pick(direction, self.coordinates)
+
+    def join(self, population: PyTree, included: jax.Array) -> tuple[PyTree, jax.Array]:
+        """The data set with the included canaries at its end, for the loss of `with_dirac`.
+
+        Returns:
+            The examples, and a coordinate for each: −1 for those of the population. A
+            canary's own example is a copy of the first, which its loss does not look at.
+        """
+        joining = self.coordinates[np.flatnonzero(included)]
+        filler = jax.tree.map(lambda x: jnp.repeat(x[:1], joining.size, axis=0), population)
+        size = jax.tree.leaves(population)[0].shape[0]
+        coordinates = jnp.concatenate([jnp.full(size, -1, joining.dtype), joining])
+        return _concatenate(population, filler), coordinates
 
     def dots(
         self,
@@ -97,6 +100,11 @@ class Inputs(NamedTuple):
         """What the canaries look at: all of it."""
         return direction
 
+    def join(self, population: PyTree, included: jax.Array) -> PyTree:
+        """The data set with the included canaries at its end."""
+        joining = jax.tree.map(lambda x: x[np.flatnonzero(included)], self.examples)
+        return _concatenate(population, joining)
+
     def dots(
         self,
         loss_fn: LossFn,
@@ -125,10 +133,50 @@ class Inputs(NamedTuple):
         return dots.reshape(-1, len(picked))[:m].T, squares.reshape(-1)[:m]
 
 
+def _pick(direction: PyTree, coordinates: jax.Array) -> jax.Array:
+    """What stands at some coordinates of the flattened tree."""
+    leaves = jax.tree.leaves(direction)
+    if len(leaves) * coordinates.size > sum(leaf.size for leaf in leaves):
+        return ravel_pytree(direction)[0][coordinates]
+    # Leaf by leaf, because flattening would copy more than is looked at.
+    picked, first = jnp.zeros(coordinates.shape), 0
+    for leaf in leaves:
+        place = coordinates - first
+        inside = (place >= 0) & (place < leaf.size)
+        picked += jnp.where(inside, leaf.reshape(-1)[jnp.where(inside, place, 0)], 0.0)
+        first += leaf.size
+    return picked
+
+
+def _concatenate(population: PyTree, more: PyTree) -> PyTree:
+    return jax.tree.map(lambda x, y: jnp.concatenate([x, y]), population, more)
+
+
+def with_dirac(loss_fn: LossFn, size: float) -> LossFn:
+    """A loss for data sets with Dirac canaries in them, as `Dirac.join` gives.
+
+    An example is a pair of what `loss_fn` takes and a coordinate. Where that is negative,
+    the loss is that of `loss_fn`; elsewhere it is `size` times the parameter at that
+    coordinate, whose gradient is a Dirac of that norm. Whoever trains on it samples the
+    canary, differentiates it and clips it as any example, so that all of that is audited,
+    in any library. Choose `size` well above the clip norm, so that clipping is needed.
+    """
+    _check.real(
+        'size, the norm of the gradients,', size, 0.0, np.inf, open_low=True, open_high=True
+    )
+
+    def loss(params: PyTree, example: tuple[PyTree, jax.Array]) -> jax.Array:
+        inner, coordinate = example
+        canary = size * _pick(params, jnp.maximum(coordinate, 0)[None])[0]
+        return jnp.where(coordinate < 0, loss_fn(params, inner), canary)
+
+    return loss
+
+
 def dirac(key: jax.Array, m: int, params: PyTree) -> Dirac:
     """m Dirac canaries on distinct random coordinates of `params`."""
     size = sum(leaf.size for leaf in jax.tree.leaves(params))
-    _check.count('m, the number of Dirac canaries,', m, 1, size)
+    _check.count('m, the number of Dirac canaries,', m, 0, size)
     return Dirac(jax.random.choice(key, size, (m,), replace=False).astype(jnp.int32))
 
 

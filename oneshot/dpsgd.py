@@ -186,7 +186,7 @@ def make_step(
                 loss_fn, params, population, drawn, clipping, augmented(data_views_key)
             )
         if canaries is not None:
-            _check_coins(canaries, included)
+            check_coins(canaries, included)
             drawn = sampling.poisson(canary_key, sampling_prob, included)
             residual, more = canaries.gradient_sum(
                 loss_fn, params, drawn, clipping, augmented(canary_views_key)
@@ -210,7 +210,7 @@ def make_step(
     return init, step
 
 
-def _check_coins(canaries: Canaries, included: jax.Array | None) -> None:
+def check_coins(canaries: Canaries, included: jax.Array | None) -> None:
     """Coins as −1 and +1 would pass for True, and too few would be broadcast."""
     m = jax.tree.leaves(canaries)[0].shape[0]
     if included is None or included.dtype != bool or included.shape != (m,):

@@ -11,7 +11,8 @@ import ml_collections
 import optax
 from flax import nnx
 
-from oneshot import accounting, audit, canaries, data, dpsgd, models, views
+from oneshot import accounting, canaries, data, dpsgd, models, views
+from oneshot.attacks import SIGNALS, black_box, score_names, white_box
 from oneshot.bounds import _check
 from oneshot.clipping import STRATEGIES, Clipping, choose
 from oneshot.gradients import LossFn
@@ -260,12 +261,12 @@ def _scores(config: ml_collections.ConfigDict, signal: str) -> Scores:
     if config.dp.noise_multiplier == 0.0:
         weighed, headline = ('dot',), headline.removesuffix('_llr')
     for one in signals:
-        _check.choice('signal', one, audit.SIGNALS)
+        _check.choice('signal', one, SIGNALS)
     for name in options.attacks:
         _check.choice('config.audit.attacks', name, ('white_box', 'black_box'))
         if name == 'black_box' and options.canaries == 'dirac':
             raise ValueError('canaries must be examples for the black-box attack, but are Dirac.')
-        names += audit.score_names(signals, weighed) if name == 'white_box' else ('loss',)
+        names += score_names(signals, weighed) if name == 'white_box' else ('loss',)
     if signal != 'iterates' and headline.startswith('iterates'):
         headline = headline.replace('iterates', signal)
     _check.choice('config.audit.headline', headline, (*names, 'best'))
@@ -284,7 +285,7 @@ def _attacks(
     attacks = {}
     for name in config.audit.attacks:
         if name == 'white_box':
-            attacks[name] = audit.white_box(
+            attacks[name] = white_box(
                 chosen,
                 signals=scores.signals,
                 scores=scores.weighed,
@@ -295,7 +296,7 @@ def _attacks(
                 **clipping._asdict(),
             )
         else:
-            attacks[name] = audit.black_box(
+            attacks[name] = black_box(
                 chosen, loss_fn=loss_fn, microbatch_size=clipping.microbatch_size
             )
     return attacks

@@ -1,306 +1,477 @@
-"""The fused scores against Algorithm audit, replayed line by line from stored iterates."""
+"""The audit in any loop: what it gives, and what it says of mistakes.
 
-import inspect
+The loop is a small one, and each test of a mistake makes it in that loop.
+"""
+
+import functools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
-from jax.flatten_util import ravel_pytree
 
-from oneshot import audit, canaries, dpsgd, sampling
+import oneshot
+from oneshot import audit, canaries
+from oneshot.dpsgd import Observation, gaussian_noise
 
-INPUTS, HIDDEN, CLASSES = 6, 5, 3
-STEPS, CLIP, SIGMA, Q, RATE, SIZE = 40, 0.8, 0.7, 0.3, 3.0, 12.0
+M, STEPS, CLIP, SIGMA, Q, BATCH, RATE = 60, 6, 0.5, 1.5, 0.5, 20.0, 0.3
+CLAIM = oneshot.DPSGD(SIGMA, Q, STEPS)
+SIZES = {'clip_norm': CLIP, 'expected_batch_size': BATCH}
+PARAMS = {'a': jnp.full((8, 10), 0.1), 'b': jnp.linspace(-0.2, 0.2, 10)}
+
+
+@pytest.fixture(autouse=True)
+def _fresh_memory(monkeypatch):
+    """Tests share coins, runs must not."""
+    monkeypatch.setattr(audit, '_spent', {})
+
+
+def _start(seed=0, m=M, params=PARAMS, claim=CLAIM, **options):
+    chosen = canaries.dirac(jax.random.key(seed), m, params)
+    coins = canaries.flip_coins(jax.random.key(seed + 100), m)
+    return audit.start(chosen, coins, params, claim, **SIZES | options)
+
+
+def _keys(t, seed=0):
+    return jax.random.split(jax.random.fold_in(jax.random.key(seed + 200), t), 3)
+
+
+def _gradients(params, key):
+    """What a batch would give: the loop under test does not care."""
+    return gaussian_noise(key, params, 2.0)
+
+
+def _noisy(summed, key):
+    noise = gaussian_noise(key, summed, SIGMA * CLIP)
+    return jax.tree.map(lambda g, z: (g + z) / BATCH, summed, noise)
+
+
+def _descend(params, gradient):
+    return jax.tree.map(lambda w, g: w - RATE * g, params, gradient)
+
+
+@functools.partial(jax.jit, static_argnames='seed')
+def _step(params, audited, t, seed=0):
+    data_key, canary_key, noise_key = _keys(t, seed)
+    summed = _gradients(params, data_key)
+    summed, audited = audit.insert(audited, summed, canary_key)
+    gradient = _noisy(summed, noise_key)
+    new_params = _descend(params, gradient)
+    return new_params, audit.update(audited, params, new_params, gradient)
+
+
+def _loop(step=_step, audited=None, steps=STEPS):
+    params, audited = PARAMS, _start() if audited is None else audited
+    step = jax.jit(step)
+    for t in range(steps):
+        params, audited = step(params, audited, t)
+    return params, audited
+
+
+def _flat(tree):
+    return np.concatenate([np.asarray(leaf, np.float64).ravel() for leaf in jax.tree.leaves(tree)])
+
+
+def test_scores_by_hand():
+    """Every score, from all that happened, in float64."""
+    audited = _start()
+    coordinates, included = np.asarray(audited.canaries.coordinates), np.asarray(audited.included)
+    expected = {name: np.zeros(M) for name in ('iterates', 'residual', 'residual_llr')}
+    params = PARAMS
+    for t in range(STEPS):
+        data_key, canary_key, noise_key = _keys(t)
+        drawn = np.asarray(oneshot.sampling.poisson(canary_key, Q, included))
+        noise = _flat(gaussian_noise(noise_key, params, SIGMA * CLIP))[coordinates]
+        residual = CLIP * drawn + noise
+        seen = (_flat(_gradients(params, data_key))[coordinates] + residual) / BATCH
+        expected['iterates'] += CLIP * RATE * seen
+        expected['residual'] += CLIP * residual
+        exponent = (2 * CLIP * residual - CLIP**2) / (2 * SIGMA**2 * CLIP**2)
+        expected['residual_llr'] += np.log(1 - Q + Q * np.exp(exponent))
+        params, audited = _step(params, audited, t)
+    found = audit.scores(audited, params)
+    assert tuple(found) == ('iterates', 'residual', 'iterates_llr', 'residual_llr')
+    for name, values in expected.items():
+        scale = np.abs(values).max()
+        np.testing.assert_allclose(found[name], values, atol=3e-6 * scale, rtol=0)
+
+
+def test_the_result_is_that_of_the_scores():
+    params, audited = _loop()
+    result = audit.result(audited, params, delta=1e-5)
+    scores = audit.scores(audited, params)['residual_llr']
+    mechanism = oneshot.DPSGD(SIGMA, Q, STEPS, 'llr')
+    known = {'delta': 1e-5, 'mechanism': mechanism, 'eps_claimed': result.eps_claimed}
+    assert result == oneshot.audit_scores(scores, audited.included, **known)
+    assert result.rule == 'planned'
+    assert result.eps_claimed == oneshot.accounting.eps_upper_bound(SIGMA, Q, STEPS, 1e-5)
+    one = audit.result(audited, params, delta=1e-5, score='residual', method='cp_gdp')
+    scores = audit.scores(audited, params)['residual']
+    mechanism = oneshot.DPSGD(SIGMA, Q, STEPS, 'dot', scale=CLIP**2)
+    known |= {'mechanism': mechanism, 'method': 'cp_gdp'}
+    assert one == oneshot.audit_scores(scores, audited.included, **known)
+    assert audit.result(audited, params, delta=0.0).eps_claimed is None
+    paper = audit.result(audited, params, delta=1e-5, score='iterates')
+    assert paper.rule == 'planned'  # of a number of guesses, in whatever unit
+    with pytest.raises(ValueError, match="'cp_gdp' needs every canary guessed by a threshold"):
+        audit.result(audited, params, delta=1e-5, score='iterates', method='cp_gdp')
+
+
+def test_the_mean_before_the_noise():
+    """A loop that divides first has a clip norm of c/B and noise of σc/B."""
+
+    def step(params, audited, t):
+        data_key, canary_key, noise_key = _keys(t)
+        mean = jax.tree.map(lambda g: g / BATCH, _gradients(params, data_key))
+        mean, audited = audit.insert(audited, mean, canary_key)
+        noise = gaussian_noise(noise_key, mean, SIGMA * CLIP / BATCH)
+        gradient = jax.tree.map(jnp.add, mean, noise)
+        new_params = _descend(params, gradient)
+        return new_params, audit.update(audited, params, new_params, gradient)
+
+    params, audited = _loop()
+    first = _start(clip_norm=CLIP / BATCH, expected_batch_size=1.0)
+    other_params, other = _loop(step, first)
+    for name in ('iterates_llr', 'residual_llr'):
+        expected = audit.scores(audited, params)[name]
+        found = audit.scores(other, other_params)[name]
+        np.testing.assert_allclose(found, expected, atol=1e-5 * np.abs(expected).max(), rtol=0)
+
+
+def test_under_scan_and_vmap():
+    def run(seed):
+        chosen = canaries.dirac(jax.random.key(0), M, PARAMS)
+        coins = canaries.flip_coins(jax.random.fold_in(jax.random.key(1), seed), M)
+        audited = audit.start(chosen, coins, PARAMS, CLAIM, **SIZES)
+
+        def step(carried, t):
+            key = jax.random.fold_in(jax.random.key(2), seed)
+            data_key, canary_key, noise_key = jax.random.split(jax.random.fold_in(key, t), 3)
+            params, audited = carried
+            summed, audited = audit.insert(audited, _gradients(params, data_key), canary_key)
+            gradient = _noisy(summed, noise_key)
+            new_params = _descend(params, gradient)
+            return (new_params, audit.update(audited, params, new_params, gradient)), None
+
+        return jax.lax.scan(step, (PARAMS, audited), jnp.arange(STEPS))[0]
+
+    params, audited = jax.jit(jax.vmap(run))(jnp.arange(3))
+    scores = audit.scores(audited, params)['residual_llr']
+    assert scores.shape == (3, M)
+    for seed in range(3):
+        one_params, one = jax.jit(run)(seed)
+        alone = audit.scores(one, one_params)['residual_llr']
+        np.testing.assert_allclose(scores[seed], alone, atol=1e-5)
+    assert audit.result(audited, params, delta=1e-5).m == 3 * M
+    params, audited = jax.jit(jax.vmap(lambda seed: run(0 * seed)))(jnp.arange(3))
+    with pytest.raises(ValueError, match='fresh coins, but runs 0 and 1 have the same'):
+        audit.result(audited, params, delta=1e-5)
+
+
+def test_donated_buffers():
+    audited = _start()
+    coins = audited.included
+    step = jax.jit(_step, donate_argnums=(0, 1))
+    params = jax.tree.map(jnp.copy, PARAMS)
+    mine = jnp.copy(coins)
+    audited = audit.start(audited.canaries, mine, params, CLAIM, **SIZES)
+    for t in range(STEPS):
+        params, audited = step(params, audited, t)
+    assert mine.tolist() == coins.tolist()  # not donated
+    assert audit.scores(audited, params)['residual'].shape == (M,)
+
+
+def test_parameters_in_half_precision():
+    params = jax.tree.map(lambda x: x.astype(jnp.bfloat16), PARAMS)
+    audited = _start(params=params)
+
+    @jax.jit
+    def step(params, audited, t):
+        data_key, canary_key, noise_key = _keys(t)
+        summed = jax.tree.map(lambda g: g.astype(jnp.float32), _gradients(params, data_key))
+        summed, audited = audit.insert(audited, summed, canary_key)
+        gradient = _noisy(summed, noise_key)
+        new_params = jax.tree.map(lambda w, g: (w - RATE * g).astype(w.dtype), params, gradient)
+        return new_params, audit.update(audited, params, new_params, gradient)
+
+    for t in range(STEPS):
+        params, audited = step(params, audited, t)
+    assert audit.scores(audited, params)['residual_llr'].dtype == np.float32
+
+
+# Canaries that come with the data.
 
 
 def _loss(params, example):
     x, label = example
-    logits = jnp.tanh(x @ params['a'] + params['b']) @ params['c'] + params['d']
+    logits = x @ params['a'] + params['b']
     return jax.nn.logsumexp(logits) - logits[label]
-
-
-def _params():
-    keys = jax.random.split(jax.random.key(0), 2)
-    return {
-        'a': jax.random.normal(keys[0], (INPUTS, HIDDEN)) / 2,
-        'b': jnp.zeros(HIDDEN),
-        'c': jax.random.normal(keys[1], (HIDDEN, CLASSES)) / 2,
-        'd': jnp.zeros(CLASSES),
-    }
 
 
 def _examples(n, seed):
     rng = np.random.default_rng(seed)
-    images = rng.normal(size=(n, INPUTS)).astype(np.float32)
-    return images, rng.integers(0, CLASSES, n).astype(np.int32)
+    return rng.normal(size=(n, 8)).astype(np.float32), rng.integers(0, 10, n).astype(np.int32)
 
 
-# The same model in NumPy, float64, with its gradient by hand.
+def test_dirac_canaries_as_examples():
+    population = _examples(5, 0)
+    chosen = canaries.dirac(jax.random.key(0), 7, PARAMS)
+    included = np.array([True, False, True, True, False, False, True])
+    (images, labels), coordinates = chosen.join(population, included)
+    assert images.shape == (9, 8)
+    assert labels.shape == (9,)
+    assert coordinates.tolist() == [-1] * 5 + chosen.coordinates[included].tolist()
+    loss = canaries.with_dirac(_loss, 100.0)
+    gradients = jax.vmap(jax.grad(loss), (None, 0))(PARAMS, ((images, labels), coordinates))
+    plain = jax.vmap(jax.grad(_loss), (None, 0))(PARAMS, population)
+    for place in range(9):
+        found = _flat(jax.tree.map(lambda g, place=place: g[place], gradients))
+        if place < 5:
+            one = jax.tree.map(lambda g, place=place: g[place], plain)
+            np.testing.assert_array_equal(found, _flat(one))
+        else:
+            np.testing.assert_array_equal(found, 100.0 * np.eye(90)[coordinates[place]])
 
 
-def _numpy_loss(w, x, label):
-    logits = np.tanh(x @ w['a'] + w['b']) @ w['c'] + w['d']
-    return np.log(np.sum(np.exp(logits))) - logits[label]
+def test_examples_as_canaries():
+    """Scores of canaries that come with the data are those of the attacks themselves."""
+    chosen = canaries.in_distribution(jax.random.key(0), 12, *_examples(20, 1))
+    coins = canaries.flip_coins(jax.random.key(1), 12)
+    images, labels = chosen.join(_examples(5, 0), coins)
+    assert len(labels) == 5 + int(coins.sum())
+    np.testing.assert_array_equal(images[5:], chosen.examples[0][np.asarray(coins)])
+    options = {'loss_fn': _loss, 'microbatch_size': 5, 'signals': ('iterates', 'gradient')}
+    audited = audit.start(chosen, coins, PARAMS, CLAIM, in_data=True, **SIZES, **options)
+    known = {'noise_multiplier': SIGMA, 'sampling_prob': Q, 'scores': ('dot', 'llr')}
+    white = audit.white_box(chosen, **SIZES, **options, **known)
+    black = audit.black_box(chosen, loss_fn=_loss)
+    params, states = PARAMS, (white.init(PARAMS), black.init(PARAMS))
 
+    @jax.jit
+    def step(params, audited, states, t):
+        gradient = _noisy(_gradients(params, _keys(t)[0]), _keys(t)[2])
+        new_params = _descend(params, gradient)
+        audited = audit.update(audited, params, new_params, gradient)
+        seen = Observation(params, new_params, gradient, None)
+        return new_params, audited, (white.update(states[0], seen), black.update(states[1], seen))
 
-def _numpy_gradient(w, x, label):
-    hidden = np.tanh(x @ w['a'] + w['b'])
-    logits = hidden @ w['c'] + w['d']
-    error = np.exp(logits) / np.sum(np.exp(logits)) - np.eye(CLASSES)[label]
-    back = (w['c'] @ error) * (1 - hidden**2)
-    parts = np.outer(x, back), back, np.outer(hidden, error), error  # the order of ravel_pytree
-    return np.concatenate([part.ravel() for part in parts])
-
-
-def _clip(g):
-    return min(1.0, CLIP / np.linalg.norm(g)) * g
-
-
-def _flat(params):
-    return np.asarray(ravel_pytree(params)[0], np.float64)
-
-
-def _float64(params):
-    return jax.tree.map(lambda x: np.asarray(x, np.float64), params)
-
-
-def _run(chosen, included, attacks, optimizer=None, strategy='vmap'):
-    """One fused run, and all of its iterates w_0 … w_ℓ."""
-    init, step = dpsgd.make_step(
-        _loss,
-        optimizer or optax.sgd(RATE),
-        clip_norm=CLIP,
-        noise_multiplier=SIGMA,
-        sampling_prob=Q,
-        expected_batch_size=SIZE,
-        microbatch_size=4,
-        strategy=strategy,
-        attacks=attacks,
-    )
-    population = _examples(30, seed=1)
-    state, step = init(_params()), jax.jit(step)
-    iterates = [state.params]
-    for _ in range(STEPS):
-        state, _ = step(state, jax.random.key(9), population, chosen, included)
-        iterates.append(state.params)
-    fused = {}
-    for name, attack in attacks.items():
-        fused |= attack.scores(state.audits[name], state.params)
-    return {name: np.asarray(value) for name, value in fused.items()}, iterates
-
-
-def _others(t, w):
-    """G_t: the clipped sum of the drawn examples that are not canaries."""
-    key, _, _ = jax.random.split(jax.random.fold_in(jax.random.key(9), t), 3)
-    drawn = np.asarray(sampling.poisson(key, Q, jnp.ones(30, bool)))
-    images, labels = _examples(30, seed=1)
-    return sum(_clip(_numpy_gradient(w, images[i], labels[i])) for i in np.flatnonzero(drawn))
-
-
-def _white_box(iterates, gradient, m, signal, score):
-    """Procedure Score of Algorithm audit for every canary."""
-    scores = np.zeros(m)
     for t in range(STEPS):
-        w = _float64(iterates[t])
-        seen = _flat(iterates[t]) - _flat(iterates[t + 1])
-        if signal == 'residual':
-            seen = seen * SIZE / RATE - _others(t, w)
-        elif score == 'llr':
-            seen = seen * SIZE / RATE
-        for i in range(m):
-            g = _clip(gradient(w, i))
-            if score == 'dot':
-                scores[i] += seen @ g
-            else:
-                exponent = (2 * seen @ g - g @ g) / (2 * SIGMA**2 * CLIP**2)
-                scores[i] += np.log(1 - Q + Q * np.exp(exponent))
-    return scores
+        params, audited, states = step(params, audited, states, t)
+    expected = white.scores(states[0], params) | black.scores(states[1], params)
+    found = audit.scores(audited, params)
+    assert found.keys() == expected.keys()
+    for name, values in expected.items():
+        np.testing.assert_allclose(found[name], values, rtol=1e-5, atol=1e-6)
+    assert audit.result(audited, params, delta=1e-5).rule == 'preset'  # of no known law
+    black_only = audit.start(
+        chosen, coins, PARAMS, CLAIM, in_data=True, **SIZES, loss_fn=_loss, signals=()
+    )
+    black_only = audit.update(black_only, PARAMS, params)
+    assert list(audit.scores(black_only, params)) == ['loss']
 
 
-def _close(ours, literal):
-    np.testing.assert_allclose(ours, literal, rtol=1e-5, atol=1e-5 * np.abs(literal).max())
+# Mistakes. Each has a sentence.
 
 
-M = 20
-INCLUDED = jnp.arange(M) % 3 != 0
-SIGNALS = 'iterates', 'residual'
-WHITE_BOX = {
-    'clip_norm': CLIP,
-    'signals': SIGNALS,
-    'scores': ('dot', 'llr'),
-    'noise_multiplier': SIGMA,
-    'sampling_prob': Q,
-    'expected_batch_size': SIZE,
-}
+def _says(message, params, audited):
+    for read in (audit.scores, lambda *given: audit.result(*given, delta=1e-5)):
+        with pytest.raises(ValueError, match=message):
+            read(audited, params)
 
 
-def _replay(fused, iterates, gradient):
-    """Every score of `WHITE_BOX`, against the algorithm's."""
-    for signal in SIGNALS:
-        _close(fused[signal], _white_box(iterates, gradient, M, signal, 'dot'))
-        _close(fused[f'{signal}_llr'], _white_box(iterates, gradient, M, signal, 'llr'))
+@pytest.mark.parametrize('divided', [True, False])
+@pytest.mark.parametrize('signals', [('iterates', 'residual'), ('iterates',)])
+def test_inserted_after_the_noise(divided, signals):
+    """Into the noisy sum, or into what the optimizer is given."""
+
+    def step(params, audited, t):
+        data_key, canary_key, noise_key = _keys(t)
+        gradient = _noisy(_gradients(params, data_key), noise_key)
+        if divided:
+            gradient, audited = audit.insert(audited, gradient, canary_key)
+        else:
+            noisy = jax.tree.map(lambda g: BATCH * g, gradient)
+            noisy, audited = audit.insert(audited, noisy, canary_key)
+            gradient = jax.tree.map(lambda g: g / BATCH, noisy)
+        new_params = _descend(params, gradient)
+        shown = gradient if 'residual' in signals else None
+        return new_params, audit.update(audited, params, new_params, shown)
+
+    options = {'signals': signals, 'scores': ('dot',)}
+    _says('must be inserted before the noise', *_loop(step, _start(**options)))
+    small = _loop(step, _start(m=1, **options))  # a line through one point says nothing
+    audit.scores(small[1], small[0])
 
 
-@pytest.mark.parametrize('strategy', ['vmap', 'ghost'])
-def test_dirac_white_box(strategy):
-    chosen = canaries.dirac(jax.random.key(4), M, _params())
-    attack = audit.white_box(chosen, strategy=strategy, **WHITE_BOX)
-    fused, iterates = _run(chosen, INCLUDED, {'wb': attack}, strategy=strategy)
-    size = _flat(_params()).size
+@pytest.mark.parametrize('sigma', [0.01, 1.0, 100.0])
+@pytest.mark.parametrize('m', [8, 60])
+def test_little_noise_is_not_no_noise(sigma, m):
+    def step(params, audited, t):
+        data_key, canary_key, noise_key = _keys(t)
+        summed, audited = audit.insert(audited, _gradients(params, data_key), canary_key)
+        noise = gaussian_noise(noise_key, summed, sigma * CLIP)
+        gradient = jax.tree.map(lambda g, z: (g + z) / BATCH, summed, noise)
+        new_params = _descend(params, gradient)
+        return new_params, audit.update(audited, params, new_params, gradient)
 
-    def gradient(w, i):
-        return CLIP * np.eye(size)[int(chosen.coordinates[i])]
-
-    _replay(fused, iterates, gradient)
-
-
-@pytest.mark.parametrize(
-    ('kind', 'strategy'),
-    [('in_distribution', 'vmap'), ('mislabeled', 'vmap'), ('mislabeled', 'ghost')],
-)
-def test_input_white_box_and_black_box(kind, strategy):
-    held = _examples(M, seed=5)
-    key = jax.random.key(4)
-    if kind == 'mislabeled':
-        chosen = canaries.mislabeled(key, M, *held, classes=CLASSES)
-    else:
-        chosen = canaries.in_distribution(key, M, *held)
-    options = {'loss_fn': _loss, 'microbatch_size': 6}
-    attacks = {
-        'wb': audit.white_box(chosen, strategy=strategy, **WHITE_BOX, **options),
-        'bb': audit.black_box(chosen, **options),
-    }
-    fused, iterates = _run(chosen, INCLUDED, attacks, strategy=strategy)
-    images, labels = map(np.asarray, chosen.examples)
-
-    def gradient(w, i):
-        return _numpy_gradient(w, images[i], labels[i])
-
-    _replay(fused, iterates, gradient)
-    norms = [np.linalg.norm(gradient(_float64(w), i)) for w in iterates for i in range(M)]
-    assert min(norms) < CLIP < max(norms)  # ‖ĝ‖ is not always c
-    first, last = _float64(iterates[0]), _float64(iterates[-1])
-    literal = [
-        _numpy_loss(first, images[i], labels[i]) - _numpy_loss(last, images[i], labels[i])
-        for i in range(M)
-    ]
-    _close(fused['loss'], np.array(literal))
+    params, audited = _loop(step, _start(m=m, claim=oneshot.DPSGD(sigma, Q, STEPS)))
+    assert int(audited.silent) == 0
+    audit.scores(audited, params)
 
 
-def test_the_gradient_signal_serves_other_optimizers():
-    """For plain SGD it is the iterates over the learning rate; for Adam it still is g̃/B."""
-    chosen = canaries.dirac(jax.random.key(4), M, _params())
-    attack = audit.white_box(chosen, **WHITE_BOX | {'signals': ('iterates', 'gradient')})
-    fused, _ = _run(chosen, INCLUDED, {'wb': attack})
-    _close(fused['iterates'], RATE * fused['gradient'])
-    adam, _ = _run(chosen, INCLUDED, {'wb': attack}, optax.adam(1e-4))
-    assert np.abs(adam['gradient']).max() > 100 * np.abs(adam['iterates']).max()
-    for scores in (fused, adam):  # who sees the iterates knows the gradient
-        np.testing.assert_array_equal(scores['iterates_llr'], scores['gradient_llr'])
+def test_updated_twice():
+    def step(params, audited, t):
+        new_params, audited = _step(params, audited, t)
+        return new_params, audit.update(audited, params, new_params, params)
+
+    _says('insert was called 6 times and update 12 times', *_loop(step))
 
 
-@pytest.mark.parametrize('q', [1.0, 0.999, 0.3, 1e-6])
-def test_likelihood_ratios_of_any_size(q):
-    """One step, with c = σ = 1: the exponent is what stands at the coordinate, less 1/2."""
-    exponents = np.array([-1e6, -1e3, -90.5, -1.0, 0.0, 1e-3, 2.5, 14.0, 90.5, 1e3, 1e6])
-    seen = jnp.asarray(exponents + 0.5, jnp.float32)
-    exact = np.float64(seen) - 0.5
-    chosen = canaries.Dirac(jnp.arange(seen.size))
-    known = {'signals': ('residual',), 'noise_multiplier': 1.0, 'sampling_prob': q}
-    attack = audit.white_box(chosen, clip_norm=1.0, scores=('llr',), **known)
-    observed = dpsgd.Observation(seen, seen, seen, seen)
-    state = jax.jit(attack.update)(attack.init(seen), observed)
-    scores = np.asarray(attack.scores(state, seen)['residual_llr'])
-    if q == 1.0:
-        np.testing.assert_array_equal(scores, exact)
-    else:
-        expected = np.logaddexp(np.log1p(-q), np.log(q) + exact)
-        np.testing.assert_allclose(scores, expected, rtol=1e-6, atol=2e-7)
+def test_updated_twice_with_the_data():
+    def step(params, audited, t):
+        gradient = _noisy(_gradients(params, _keys(t)[0]), _keys(t)[2])
+        new_params = _descend(params, gradient)
+        audited = audit.update(audited, params, new_params, gradient)
+        return new_params, audit.update(audited, params, new_params, gradient)
+
+    message = 'in 6 of 12 updates the first were not the last of the update before'
+    _says(message, *_loop(step, _start(in_data=True)))
 
 
-def test_scores_in_any_order():
-    """Each score is the same, whatever is asked for beside it."""
-    params, keys = _params(), jax.random.split(jax.random.key(3), 3)
-    seen = dpsgd.Observation(params, *(dpsgd.gaussian_noise(key, params, 1.0) for key in keys))
-    chosen, found = canaries.dirac(jax.random.key(4), M, params), []
-    for signals, scores in (
-        (SIGNALS, ('dot', 'llr')),
-        (('residual', 'gradient', 'iterates'), ('llr', 'dot')),
-        (('iterates',), ('llr',)),
-    ):
-        options = WHITE_BOX | {'signals': signals, 'scores': scores}
-        attack = audit.white_box(chosen, **options)
-        found.append(attack.scores(attack.update(attack.init(params), seen), params))
-        assert tuple(found[-1]) == audit.score_names(signals, scores)
-    assert tuple(found[0]) == ('iterates', 'residual', 'iterates_llr', 'residual_llr')
-    assert tuple(found[2]) == ('iterates_llr',)
-    for some in found:
-        for name, values in some.items():
-            np.testing.assert_array_equal(values, found[1][name])
+def test_never_updated():
+    def step(params, audited, t):
+        new_params, _ = _step(params, audited, t)
+        return new_params, audited
+
+    _says('was never called, or what it returned was not carried on', *_loop(step))
 
 
-def test_float32_scores_do_not_drift():
-    """10,000 steps of values that a plain float32 sum gets wrong in the third digit."""
-    values = np.random.default_rng(0).normal(1e-3, 1e-2, (10_000, 5)).astype(np.float32)
-    values[0] += 1e4
+def test_what_insert_returned_is_dropped():
+    def step(params, audited, t):
+        summed, _ = audit.insert(audited, _gradients(params, _keys(t)[0]), _keys(t)[1])
+        gradient = _noisy(summed, _keys(t)[2])
+        new_params = _descend(params, gradient)
+        return new_params, audit.update(audited, params, new_params, gradient)
 
-    def add(state, value):
-        return state.add(value), None
-
-    start = audit.Accumulator(jnp.zeros(5), jnp.zeros(5))
-    state, _ = jax.jit(lambda s, v: jax.lax.scan(add, s, v))(start, values)
-    exact = values.astype(np.float64).sum(axis=0)
-    total, lost = (np.asarray(part, np.float64) for part in state)
-    np.testing.assert_allclose(total + lost, exact, rtol=1e-9)
-    np.testing.assert_allclose(state.sum(), exact, rtol=1e-7)
-    plain, _ = jax.lax.scan(lambda s, v: (s + v, None), jnp.zeros(5), values)
-    assert np.abs(plain - exact).max() > 100 * np.abs(state.sum() - exact).max()
+    _says('insert was called 0 times and update 6 times', *_loop(step))
 
 
-def test_no_function_that_scores_receives_the_coins():
-    for function in (audit.white_box, audit.black_box):
-        assert 'included' not in inspect.signature(function).parameters
-    assert not {'included', 'coins'} & set(dpsgd.Observation._fields)
-    chosen = canaries.dirac(jax.random.key(4), M, _params())
-    attack = audit.white_box(chosen, clip_norm=CLIP)
-    assert list(inspect.signature(attack.update).parameters) == ['state', 'seen']
-    assert list(inspect.signature(attack.scores).parameters) == ['state', 'params']
+def test_a_step_without_an_update():
+    params, audited = _loop(steps=2)
+    params, _ = _step(params, audited, 2)
+    for t in (3, 4):
+        params, audited = _step(params, audited, t)
+    _says('in 1 of 4 updates the first were not the last', params, audited)
+
+
+def test_before_and_after_exchanged():
+    def step(params, audited, t):
+        summed, audited = audit.insert(audited, _gradients(params, _keys(t)[0]), _keys(t)[1])
+        gradient = _noisy(summed, _keys(t)[2])
+        new_params = _descend(params, gradient)
+        return new_params, audit.update(audited, new_params, params, gradient)
+
+    _says('in 6 of 6 updates the first were not the last', *_loop(step))
+
+
+def test_another_tree():
+    params, audited = _loop()
+    _says('params must be a tree like the parameters that the audit was', {'a': 1.0}, audited)
+    other = params | {'a': jnp.zeros((8, 11))}
+    _says(r"\(8, 10\) at \['a'\], but \(8, 11\) was given", other, audited)
+    moved = params | {'a': params['a'].at[3, 4].add(1e-3)}
+    _says('must be read with the parameters that the last audit.update', moved, audited)
+    with pytest.raises(ValueError, match='summed must be a tree like'):
+        audit.insert(audited, list(params.values()), jax.random.key(0))
+    for place, name in enumerate(('params', 'new_params', 'gradient')):
+        given = [params] * 3
+        given[place] = [params['a'], params['b']]
+        with pytest.raises(ValueError, match=f'^{name} must be a tree like'):
+            audit.update(audited, *given)
+
+
+def test_one_key_for_all_steps():
+    def step(params, audited, t):
+        summed = _gradients(params, _keys(t)[0])
+        summed, audited = audit.insert(audited, summed, jax.random.key(7))
+        gradient = _noisy(summed, _keys(t)[2])
+        new_params = _descend(params, gradient)
+        return new_params, audit.update(audited, params, new_params, gradient)
+
+    _says('in 5 of 6 steps it was that of the step before', *_loop(step))
+
+
+def test_old_keys_will_do():
+    audited = _start()
+    summed, after = audit.insert(audited, PARAMS, jax.random.PRNGKey(3))
+    same, _ = audit.insert(audited, PARAMS, jax.random.key(3))
+    assert _flat(summed).tolist() == _flat(same).tolist()
+    assert int(after.inserted) == 1
+
+
+def test_coins_of_another_run():
+    params, audited = _loop()
+    result = audit.result(audited, params, delta=1e-5)
+    assert audit.result(audited, params, delta=1e-5) == result  # a second look
+    again_params, again = _loop()
+    assert audit.result(again, again_params, delta=1e-5) == result  # the same run
+    other = _loop(lambda params, audited, t: _step(params, audited, t, seed=1))
+    with pytest.raises(ValueError, match='Coins must be flipped anew for every run'):
+        audit.result(other[1], other[0], delta=1e-5)
+    fresh = _loop(lambda params, audited, t: _step(params, audited, t, seed=1), _start(seed=5))
+    audit.result(fresh[1], fresh[0], delta=1e-5)
+
+
+def test_a_part_of_the_claim():
+    params, audited = _loop(steps=4)
+    assert audit.scores(audited, params)['residual'].shape == (M,)
+    with pytest.raises(ValueError, match='claim is of 6 steps, but the audit has seen 4'):
+        audit.result(audited, params, delta=1e-5)
+
+
+def test_read_inside_of_jit():
+    params, audited = _loop()
+    with pytest.raises(ValueError, match='read outside of jit'):
+        jax.jit(audit.scores)(audited, params)
+
+
+def test_without_canaries():
+    params, audited = _loop(audited=_start(m=0))
+    assert (int(audited.inserted), int(audited.updated)) == (STEPS, STEPS)
+    with pytest.raises(ValueError, match='started with no canaries'):
+        audit.scores(audited, params)
 
 
 def test_bad_input():
-    chosen = canaries.dirac(jax.random.key(4), M, _params())
-    with pytest.raises(ValueError, match=r"signal must be one of iterates, .* 'weights'"):
-        audit.white_box(chosen, clip_norm=1.0, signals=('weights',))
-    with pytest.raises(ValueError, match=r'canaries must be examples .* Dirac were given'):
-        audit.black_box(chosen, loss_fn=_loss)
-    with pytest.raises(ValueError, match=r"score must be one of dot, llr, but 'loss' was given\."):
-        audit.white_box(chosen, clip_norm=1.0, scores=('loss',))
-    inputs = canaries.in_distribution(jax.random.key(0), 3, *_examples(5, 0))
-    with pytest.raises(ValueError, match='loss_fn must be given for input canaries'):
-        audit.white_box(inputs, clip_norm=1.0)
-
-
-@pytest.mark.parametrize(
-    ('name', 'value', 'interval'),
-    [
-        ('noise_multiplier', None, r'\(0, inf\)'),
-        ('noise_multiplier', 0.0, r'\(0, inf\)'),
-        ('noise_multiplier', np.inf, r'\(0, inf\)'),
-        ('sampling_prob', None, r'\(0, 1\]'),
-        ('sampling_prob', 0.0, r'\(0, 1\]'),
-        ('sampling_prob', 1.1, r'\(0, 1\]'),
-        ('clip_norm', np.inf, r'\(0, inf\)'),
-        ('expected_batch_size', None, r'\(0, inf\)'),
-        ('expected_batch_size', np.nan, r'\(0, inf\)'),
-    ],
-)
-def test_what_a_likelihood_needs(name, value, interval):
-    chosen = canaries.dirac(jax.random.key(4), M, _params())
-    message = rf'^{name}, which llr needs, must be a number in {interval}, but {value} was given\.$'
-    with pytest.raises(ValueError, match=message):
-        audit.white_box(chosen, **WHITE_BOX | {name: value})
-    audit.white_box(chosen, **WHITE_BOX | {name: value, 'scores': ('dot',)})
-    if name == 'expected_batch_size':
-        audit.white_box(chosen, **WHITE_BOX | {name: value, 'signals': ('residual',)})
+    chosen = canaries.dirac(jax.random.key(0), M, PARAMS)
+    coins = canaries.flip_coins(jax.random.key(1), M)
+    examples = canaries.in_distribution(jax.random.key(0), M, *_examples(M, 1))
+    with pytest.raises(ValueError, match='included must be 60 bools, one a canary, but int32'):
+        audit.start(chosen, 2 * coins.astype(jnp.int32) - 1, PARAMS, CLAIM, **SIZES)
+    with pytest.raises(ValueError, match='included must be 60 bools'):
+        audit.start(chosen, coins[:5], PARAMS, CLAIM, **SIZES)
+    with pytest.raises(ValueError, match=r'claim must be oneshot\.DPSGD'):
+        audit.start(chosen, coins, PARAMS, 8.0, **SIZES)
+    with pytest.raises(ValueError, match='expected_batch_size must be a number in'):
+        _start(expected_batch_size=0.0)
+    with pytest.raises(ValueError, match='clip_norm must be a number in'):
+        _start(clip_norm=-1.0)
+    with pytest.raises(ValueError, match='examples join with the data'):
+        audit.start(examples, coins, PARAMS, CLAIM, **SIZES)
+    with pytest.raises(ValueError, match='loss_fn must be given for canaries that are examples'):
+        audit.start(examples, coins, PARAMS, CLAIM, in_data=True, **SIZES)
+    with pytest.raises(ValueError, match='residual is known where canaries are inserted'):
+        _start(in_data=True, signals=('residual',))
+    with pytest.raises(ValueError, match='signals must name one or more'):
+        _start(signals=())
+    with pytest.raises(ValueError, match='do not insert them'):
+        audit.insert(_start(in_data=True), PARAMS, jax.random.key(0))
+    with pytest.raises(ValueError, match='gradient must be given for the scores iterates, resid'):
+        audit.update(_start(), PARAMS, PARAMS)
+    params, audited = _loop()
+    with pytest.raises(ValueError, match=r"score must be one of iterates, .* but 'loss' was given"):
+        audit.result(audited, params, delta=1e-5, score='loss')
+    with pytest.raises(ValueError, match='size, the norm of the gradients, must be a number'):
+        canaries.with_dirac(_loss, np.inf)
+    with pytest.raises(ValueError, match='delta must be'):
+        audit.result(audited, params, delta=2.0)

@@ -34,7 +34,7 @@ def test_dirac_coordinates_are_distinct_and_spread():
         [canaries.dirac(jax.random.key(i), 20, params).coordinates for i in range(200)]
     )
     assert plausible(int(np.sum(few < 300)), few.size, 0.75)
-    with pytest.raises(ValueError, match='from 1 to 400, but 401 was given'):
+    with pytest.raises(ValueError, match='from 0 to 400, but 401 was given'):
         canaries.dirac(jax.random.key(0), 401, params)
 
 

@@ -1,6 +1,6 @@
 """The audit in any training loop: a pair of pure functions, `insert` and `update`.
 
-    audited = audit.start(chosen, coins, params, claim, clip_norm=c, expected_batch_size=B)
+    audited = audit.flip(key, m, params, claim, clip_norm=c, expected_batch_size=B)
     ...
     summed, audited = audit.insert(audited, summed, key)  # before the noise
     audited = audit.update(audited, params, new_params, gradient)  # after the step
@@ -25,7 +25,7 @@ import numpy as np
 from oneshot import accounting, sampling
 from oneshot.attacks import black_box, score_names, white_box
 from oneshot.bounds import _check
-from oneshot.canaries import Dirac, Inputs
+from oneshot.canaries import Dirac, Inputs, dirac, flip_coins
 from oneshot.clipping import Clipping
 from oneshot.dpsgd import Attack, Observation, check_coins
 from oneshot.gradients import LossFn
@@ -36,6 +36,7 @@ from oneshot.scores import audit_scores, pool
 __all__ = [
     'Audited',
     'black_box',
+    'flip',
     'insert',
     'result',
     'score_names',
@@ -117,6 +118,23 @@ class _Seen(NamedTuple):
         return self.residual if name == 'residual' else self.observed.signal(name, pick)
 
 
+def flip(key: jax.Array, m: int, params: PyTree, claim: DPSGD, **options: Any) -> Audited:
+    """Makes m Dirac canaries, flips a coin for each, and starts the audit.
+
+    Args:
+        key: for the canaries and the coins, used for nothing else. A fresh one for every run.
+        m: the number of canaries, at most that of the parameters.
+        params: w_0, any pytree.
+        claim: `oneshot.DPSGD(noise_multiplier, sampling_prob, steps)`.
+        **options: clip_norm, expected_batch_size and what else `start` takes.
+
+    Returns:
+        An `Audited`, for `insert` and `update`.
+    """
+    canary_key, coin_key = jax.random.split(key)
+    return start(dirac(canary_key, m, params), flip_coins(coin_key, m), params, claim, **options)
+
+
 def start(
     canaries: Dirac | Inputs,
     included: jax.Array,
@@ -132,7 +150,7 @@ def start(
     microbatch_size: int = 32,
     strategy: str = 'vmap',
 ) -> Audited:
-    """Starts the audit of one run.
+    """Starts the audit of one run with canaries and coins of one's own.
 
     Dirac canaries join the run by `insert`, at every step, or with the data. Canaries
     that are examples join with the data: `canaries.join(population, included)` is the

@@ -117,6 +117,20 @@ def test_the_result_is_that_of_the_scores():
         audit.result(audited, params, delta=1e-5, score='iterates', method='cp_gdp')
 
 
+def test_canaries_and_coins_from_a_key():
+    key = jax.random.key(3)
+    audited = audit.flip(key, M, PARAMS, CLAIM, signals=('gradient', 'residual'), **SIZES)
+    assert len(set(audited.canaries.coordinates.tolist())) == M
+    assert audited.settings.signals == ('gradient', 'residual')
+    again = audit.flip(key, M, PARAMS, CLAIM, **SIZES)
+    other = audit.flip(jax.random.key(4), M, PARAMS, CLAIM, **SIZES)
+    assert again.included.tolist() == audited.included.tolist() != other.included.tolist()
+    coins = canaries.flip_coins(key, M)  # the key itself is not used, but split
+    assert coins.tolist() != audited.included.tolist()
+    params, audited = _loop(audited=again)
+    assert audit.result(audited, params, delta=1e-5).m == M
+
+
 def test_the_mean_before_the_noise():
     """A loop that divides first has a clip norm of c/B and noise of σc/B."""
 

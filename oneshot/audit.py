@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import PartitionSpec
 
 from oneshot import accounting, sampling
 from oneshot.attacks import black_box, score_names, white_box
@@ -265,16 +266,17 @@ def insert(audited: Audited, summed: PyTree, key: jax.Array) -> tuple[PyTree, Au
     if audited.included.size == 0:
         return summed, dataclasses.replace(audited, inserted=audited.inserted + 1)
     drawn = sampling.poisson(key, settings.claim.sampling_prob, audited.included)
-    more, _ = canaries.gradient_sum(None, summed, drawn, settings.clipping)
-    joined = jax.tree.map(lambda g, c: g + c.astype(g.dtype), summed, more)
+    whole = _gathered(summed)
+    more, _ = canaries.gradient_sum(None, whole, drawn, settings.clipping)
+    joined = jax.tree.map(lambda g, c: g + _spread(c.astype(g.dtype), g), summed, more)
     drawn_by = _bits(jax.random.key_data(key))
     again = (audited.inserted > 0) & (drawn_by == audited.drawn_by)
     audited = dataclasses.replace(
         audited,
         drawn_by=drawn_by,
         repeated=audited.repeated + again.astype(jnp.int32),
-        others=canaries.pick(summed).astype(jnp.float32),
-        placed=canaries.pick(joined).astype(jnp.float32),
+        others=canaries.pick(whole).astype(jnp.float32),
+        placed=canaries.pick(_gathered(joined)).astype(jnp.float32),
         inserted=audited.inserted + 1,
     )
     return joined, audited
@@ -307,7 +309,8 @@ def update(
         raise ValueError(
             f'gradient must be given for the scores {", ".join(named)}, but None was given.'
         )
-    seen, silent = Observation(params, new_params, gradient, None), jnp.int32(0)
+    seen = Observation(*map(_gathered, (params, new_params, gradient)), None)
+    silent = jnp.int32(0)
     if not settings.in_data:
         after = seen.signal('iterates' if gradient is None else 'gradient', canaries.pick)
         after = after.astype(jnp.float32)
@@ -457,6 +460,24 @@ def _mechanism(
             return None
         scale = 1.0
     return dataclasses.replace(settings.claim, score=weighed or 'dot', scale=scale)
+
+
+def _gathered(tree: PyTree) -> PyTree:
+    """The tree with leaves that are explicitly sharded in one piece; of others, XLA decides."""
+
+    def one(leaf: jax.Array) -> jax.Array:
+        return jax.sharding.reshard(leaf, PartitionSpec()) if _is_explicit(leaf) else leaf
+
+    return jax.tree.map(one, tree)
+
+
+def _spread(leaf: jax.Array, like: jax.Array) -> jax.Array:
+    """A leaf, sharded like another if that is explicitly so."""
+    return jax.sharding.reshard(leaf, jax.typeof(like).sharding) if _is_explicit(like) else leaf
+
+
+def _is_explicit(leaf: jax.Array) -> bool:
+    return bool(jax.typeof(leaf).sharding.mesh.explicit_axes)
 
 
 def _bits(params: PyTree, axes: int = 0) -> jax.Array:

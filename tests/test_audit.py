@@ -4,6 +4,10 @@ The loop is a small one, and each test of a mistake makes it in that loop.
 """
 
 import functools
+import os
+import pathlib
+import subprocess
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -12,8 +16,9 @@ import pytest
 
 import oneshot
 from oneshot import audit, canaries
-from oneshot.dpsgd import Observation, gaussian_noise
+from oneshot.dpsgd import Observation
 
+ROOT = pathlib.Path(__file__).parents[1]
 M, STEPS, CLIP, SIGMA, Q, BATCH, RATE = 60, 6, 0.5, 1.5, 0.5, 20.0, 0.3
 CLAIM = oneshot.DPSGD(SIGMA, Q, STEPS)
 SIZES = {'clip_norm': CLIP, 'expected_batch_size': BATCH}
@@ -38,11 +43,17 @@ def _keys(t, seed=0):
 
 def _gradients(params, key):
     """What a batch would give: the loop under test does not care."""
-    return gaussian_noise(key, params, 2.0)
+    shift = jax.random.uniform(key)
+    return jax.tree.map(lambda w: 2.0 * jnp.sin(99.0 * (w + jnp.arange(10.0) + shift)), params)
+
+
+def _noise(key, deviation=SIGMA * CLIP):
+    flat = deviation * jax.random.normal(key, (90,))  # compiled faster than leaf by leaf
+    return {'a': flat[:80].reshape(8, 10), 'b': flat[80:]}
 
 
 def _noisy(summed, key):
-    noise = gaussian_noise(key, summed, SIGMA * CLIP)
+    noise = _noise(key)
     return jax.tree.map(lambda g, z: (g + z) / BATCH, summed, noise)
 
 
@@ -62,7 +73,7 @@ def _step(params, audited, t, seed=0):
 
 def _loop(step=_step, audited=None, steps=STEPS):
     params, audited = PARAMS, _start() if audited is None else audited
-    step = jax.jit(step)
+    step = step if step is _step else jax.jit(step)
     for t in range(steps):
         params, audited = step(params, audited, t)
     return params, audited
@@ -81,7 +92,7 @@ def test_scores_by_hand():
     for t in range(STEPS):
         data_key, canary_key, noise_key = _keys(t)
         drawn = np.asarray(oneshot.sampling.poisson(canary_key, Q, included))
-        noise = _flat(gaussian_noise(noise_key, params, SIGMA * CLIP))[coordinates]
+        noise = _flat(_noise(noise_key))[coordinates]
         residual = CLIP * drawn + noise
         seen = (_flat(_gradients(params, data_key))[coordinates] + residual) / BATCH
         expected['iterates'] += CLIP * RATE * seen
@@ -138,7 +149,7 @@ def test_the_mean_before_the_noise():
         data_key, canary_key, noise_key = _keys(t)
         mean = jax.tree.map(lambda g: g / BATCH, _gradients(params, data_key))
         mean, audited = audit.insert(audited, mean, canary_key)
-        noise = gaussian_noise(noise_key, mean, SIGMA * CLIP / BATCH)
+        noise = _noise(noise_key, SIGMA * CLIP / BATCH)
         gradient = jax.tree.map(jnp.add, mean, noise)
         new_params = _descend(params, gradient)
         return new_params, audit.update(audited, params, new_params, gradient)
@@ -323,7 +334,7 @@ def test_little_noise_is_not_no_noise(sigma, m):
     def step(params, audited, t):
         data_key, canary_key, noise_key = _keys(t)
         summed, audited = audit.insert(audited, _gradients(params, data_key), canary_key)
-        noise = gaussian_noise(noise_key, summed, sigma * CLIP)
+        noise = _noise(noise_key, sigma * CLIP)
         gradient = jax.tree.map(lambda g, z: (g + z) / BATCH, summed, noise)
         new_params = _descend(params, gradient)
         return new_params, audit.update(audited, params, new_params, gradient)
@@ -489,3 +500,48 @@ def test_bad_input():
         canaries.with_dirac(_loss, np.inf)
     with pytest.raises(ValueError, match='delta must be'):
         audit.result(audited, params, delta=2.0)
+
+
+EXPLICIT = """
+import sys
+import jax, numpy as np
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+import tests.test_audit as test
+from oneshot import audit
+
+mesh = jax.make_mesh((2,), ('devices',), axis_types=(AxisType.Explicit,))
+
+def spread(tree):
+    spec = PartitionSpec('devices')  # all leading axes are even
+    return jax.tree.map(lambda x: jax.sharding.reshard(x, NamedSharding(mesh, spec)), tree)
+
+@jax.jit
+def step(params, audited, t):
+    data_key, canary_key, noise_key = test._keys(t)
+    whole = jax.sharding.reshard(params, PartitionSpec())
+    summed = spread(test._gradients(whole, data_key))
+    summed, audited = audit.insert(audited, summed, canary_key)
+    gradient = spread(test._noisy(jax.sharding.reshard(summed, PartitionSpec()), noise_key))
+    new_params = test._descend(params, gradient)
+    return new_params, audit.update(audited, params, new_params, gradient)
+
+with jax.set_mesh(mesh):
+    params = spread(test.PARAMS)
+    audited = test._start(params=params)
+    for t in range(test.STEPS):
+        params, audited = jax.block_until_ready(step(params, audited, t))
+    assert jax.typeof(params['a']).sharding.spec == PartitionSpec('devices', None)
+    np.savez(sys.argv[1], **audit.scores(audited, params))
+"""
+
+
+def test_explicit_sharding(tmp_path):
+    """Parameters that are explicitly sharded have the scores of those that are not."""
+    flags = {'XLA_FLAGS': '--xla_force_host_platform_device_count=2'}
+    command = [sys.executable, '-c', EXPLICIT, str(tmp_path / 'scores.npz')]
+    subprocess.run(command, check=True, cwd=ROOT, env=os.environ | flags)
+    params, audited = _loop()
+    with np.load(tmp_path / 'scores.npz') as found:
+        for name, values in audit.scores(audited, params).items():
+            scale = np.abs(values).max()
+            np.testing.assert_allclose(found[name], values, atol=1e-5 * scale, rtol=0)

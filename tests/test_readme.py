@@ -89,8 +89,19 @@ def test_runs_on_cifar(line, tmp_path):
     tiny_tfds.write(tmp_path / 'tfds', train=600, test=300)
     flags = shlex.split(line.replace(':cpu', ':cpu,smoke').replace('runs/', f'{tmp_path}/'))[1:]
     data = f'--config.data_dir={tmp_path}/tfds'
-    subprocess.run([sys.executable, *flags, data], check=True, cwd=ROOT, capture_output=True)
-    assert (tmp_path / flags[-1].split('/')[-1] / 'result.json').exists()
+    done = subprocess.run(
+        [sys.executable, *flags, data], capture_output=True, text=True, check=True, cwd=ROOT
+    )
+    assert 'cifar10, n = ' in done.stdout
+    folder = tmp_path / flags[-1].split('/')[-1]
+    result = json.loads((folder / 'result.json').read_text())
+    if folder.name == 'cifar_wb':
+        assert (result['m'], result['score'], result['steps']) == (5000, 'residual_llr', 10)
+        names = {'iterates', 'residual', 'iterates_llr', 'residual_llr'}
+    else:
+        assert result['score'] == 'loss'
+        names = {'loss'}
+    assert {row['score'] for row in result['rows']} == names
 
 
 def test_scores_from_files(tmp_path):

@@ -369,7 +369,7 @@ def test_optimizers_are_scored_by_the_privatized_gradient(name, options, plain_r
     [
         ({'audit__k_plus': 201}, 'config.audit.k_plus must be a whole number from 0 to 200'),
         ({'audit__k_minus': 181}, 'config.audit.k_minus must be a whole number from 0 to 180'),
-        ({'audit__m': 1211}, 'm, the number of Dirac canaries, must be .* from 1 to 1210'),
+        ({'audit__m': 1211}, 'm, the number of Dirac canaries, must be .* from 0 to 1210'),
         ({'audit__k_plus': 0, 'audit__k_minus': 0}, 'config.audit.k_minus must be .* from 1'),
         ({'dp__clip_norm': math.inf, 'dp__noise_multiplier': 0.0}, 'config.dp.clip_norm must be'),
         ({'learning_rate': math.nan}, 'config.learning_rate must be a number'),

@@ -32,6 +32,7 @@ bench: $(VENV)/.bench
 experiments: $(VENV)/.bench
 	$(BIN)/python -m experiments.coverage
 	$(BIN)/python -m experiments.tightness
+	$(BIN)/python -m experiments.picture
 	$(BIN)/python -m experiments.default_audit
 	$(BIN)/python -m experiments.generic_audit
 	$(BIN)/python -m experiments.audit_peers

@@ -83,6 +83,9 @@ class Audited:
         inserted: how often `insert` was called.
         updated: how often `update` was called.
         silent: the steps in which nothing was added after the insertion.
+        squares: Σ over the steps of ‖placed‖².
+        products: Σ of ⟨placed, gradient⟩ at these coordinates, which is squares/B but for
+            the noise.
         broken: the steps that did not begin where the one before ended.
         first: a sum over the bits of w_1, by which runs are told apart.
         last: the same of w_t.
@@ -99,6 +102,8 @@ class Audited:
     inserted: jax.Array
     updated: jax.Array
     silent: jax.Array
+    squares: jax.Array
+    products: jax.Array
     broken: jax.Array
     first: jax.Array
     last: jax.Array
@@ -237,6 +242,8 @@ def start(
         inserted=zero(),
         updated=zero(),
         silent=zero(),
+        squares=zero(jnp.float32),
+        products=zero(jnp.float32),
         broken=zero(),
         first=zero(jnp.uint32),
         last=_bits(params),
@@ -310,11 +317,15 @@ def update(
             f'gradient must be given for the scores {", ".join(named)}, but None was given.'
         )
     seen = Observation(*map(_gathered, (params, new_params, gradient)), None)
-    silent = jnp.int32(0)
     if not settings.in_data:
         after = seen.signal('iterates' if gradient is None else 'gradient', canaries.pick)
-        after = after.astype(jnp.float32)
-        silent = _proportional(after, audited.placed).astype(jnp.int32)
+        after, before = after.astype(jnp.float32), audited.placed
+        counted = dataclasses.replace(
+            counted,
+            silent=audited.silent + _proportional(after, before).astype(jnp.int32),
+            squares=audited.squares + jnp.vdot(before, before),
+            products=audited.products + (0.0 if gradient is None else jnp.vdot(before, after)),
+        )
         seen = _Seen(seen, settings.expected_batch_size * after - audited.others)
     # Behind barriers, so that the bits are those of the parameters that the step gives,
     # and not of a copy that the compiler computes anew and rounds otherwise.
@@ -324,7 +335,6 @@ def update(
     return dataclasses.replace(
         counted,
         attacks={name: one.update(audited.attacks[name], seen) for name, one in attacks.items()},
-        silent=audited.silent + silent,
         broken=audited.broken + (begin != audited.last).astype(jnp.int32),
         first=jnp.where(audited.updated == 0, last, audited.first),
         last=last,
@@ -387,7 +397,9 @@ def result(
             with coins of its own, are one audit of all their canaries (`oneshot.pool`).
         params: the parameters after the last step.
         delta: δ of the claim.
-        score: which; by default `residual_llr` or, where there is no residual, `iterates`.
+        score: which; by default `residual_llr`, for methods with a threshold `residual`, and
+            where there is no residual, `iterates`. A threshold for `llr` is for noise as it is
+            claimed, and goes blind where there is far less.
         eps_claimed: the claimed ε; by default what `oneshot.accounting` proves of the claim.
         **options: confidence, method and guesses, as in `oneshot.audit_scores`.
 
@@ -398,7 +410,11 @@ def result(
         ValueError: the loop makes a mistake, or its coins were those of another run.
     """
     found, settings = scores(audited, params), audited.settings
-    score = _headline(found) if score is None else _check.choice('score', score, list(found))
+    method = METHODS.get(options.get('method'))
+    threshold = method is not None and method.takes == 'cells'
+    score = (
+        _headline(found, threshold) if score is None else _check.choice('score', score, list(found))
+    )
     steps = np.unique(audited.updated).tolist()
     if steps != [settings.claim.steps]:
         raise ValueError(
@@ -415,7 +431,7 @@ def result(
     return audit_scores(
         *pool(list(zip(values, coins, strict=True))),
         delta=delta,
-        mechanism=_mechanism(settings, audited.canaries, score, options.get('method')),
+        mechanism=_mechanism(settings, audited.canaries, score, threshold),
         eps_claimed=eps_claimed,
         **options,
     )
@@ -440,13 +456,14 @@ def _attacks(settings: _Settings, canaries: Dirac | Inputs) -> dict[str, Attack]
     return attacks
 
 
-def _headline(found: dict[str, np.ndarray]) -> str:
-    names = ('residual_llr', 'residual', 'iterates', 'gradient', *found)
+def _headline(found: dict[str, np.ndarray], threshold: bool) -> str:
+    first = () if threshold else ('residual_llr',)
+    names = (*first, 'residual', 'iterates', 'gradient', *found)
     return next(name for name in names if name in found)
 
 
 def _mechanism(
-    settings: _Settings, canaries: Dirac | Inputs, score: str, method: str | None
+    settings: _Settings, canaries: Dirac | Inputs, score: str, threshold: bool
 ) -> DPSGD | None:
     """The claim as the score measures it, where that is known: Dirac canaries are of norm c."""
     signal, _, weighed = score.partition('_')
@@ -456,7 +473,7 @@ def _mechanism(
     scales = {'residual': c * c, 'gradient': c * c / settings.expected_batch_size}
     scale = 1.0 if weighed else scales.get(signal)
     if scale is None:  # that of the iterates is the learning rate's; a number of guesses has none
-        if method in METHODS and METHODS[method].takes == 'cells':
+        if threshold:
             return None
         scale = 1.0
     return dataclasses.replace(settings.claim, score=weighed or 'dot', scale=scale)
@@ -518,9 +535,9 @@ def _check_tree(name: str, given: PyTree, settings: _Settings, axes: tuple[int, 
 
 def _check_counts(audited: Audited) -> None:
     """Says which mistake the loop makes, if what was counted shows one."""
-    names = 'inserted', 'updated', 'repeated', 'silent', 'broken'
-    counts = np.stack([np.ravel(getattr(audited, name)) for name in names], axis=1)
-    for inserted, updated, repeated, silent, broken in counts.tolist():
+    names = 'inserted', 'updated', 'repeated', 'silent', 'broken', 'squares', 'products'
+    counts = [np.ravel(getattr(audited, name)).tolist() for name in names]
+    for inserted, updated, repeated, silent, broken, squares, products in zip(*counts, strict=True):
         if updated == 0:
             raise ValueError(
                 'audit.update must be called once in every step, but it was never called, or '
@@ -549,6 +566,26 @@ def _check_counts(audited: Audited) -> None:
                 'but nothing was added to it after audit.insert. If they are, the loop adds no '
                 'noise at all.'
             )
+        divided = _divided_by(audited.settings, squares, products)
+        if divided is not None:
+            raise ValueError(
+                'gradient must be the noisy sum divided by expected_batch_size, but '
+                f'expected_batch_size = {audited.settings.expected_batch_size:g} was given, and '
+                f'what audit.insert gave seems to be divided by {divided:.3g}.'
+            )
+
+
+def _divided_by(settings: _Settings, squares: float, products: float) -> float | None:
+    """What the loop divides by, if it is not what the audit was told.
+
+    B·products/squares is 1, with a deviation of at most σc/√squares. It is told if it is
+    off by a tenth and by six deviations, which a right loop is once in 10⁹ audits.
+    """
+    if squares == 0.0 or products == 0.0:
+        return None
+    off = abs(settings.expected_batch_size * products / squares - 1.0)
+    deviation = settings.claim.noise_multiplier * settings.clipping.clip_norm / math.sqrt(squares)
+    return squares / products if off > max(0.1, 6.0 * deviation) else None
 
 
 _spent: dict[bytes, int] = {}  # coins, and the run they were flipped for

@@ -62,7 +62,7 @@ class Dirac(NamedTuple):
             The examples, and a coordinate for each: −1 for those of the population. A
             canary's own example is a copy of the first, which its loss does not look at.
         """
-        joining = self.coordinates[np.flatnonzero(included)]
+        joining = self.coordinates[_who(included)]
         filler = jax.tree.map(lambda x: jnp.repeat(x[:1], joining.size, axis=0), population)
         size = jax.tree.leaves(population)[0].shape[0]
         coordinates = jnp.concatenate([jnp.full(size, -1, joining.dtype), joining])
@@ -102,7 +102,8 @@ class Inputs(NamedTuple):
 
     def join(self, population: PyTree, included: jax.Array) -> PyTree:
         """The data set with the included canaries at its end."""
-        joining = jax.tree.map(lambda x: x[np.flatnonzero(included)], self.examples)
+        who = _who(included)
+        joining = jax.tree.map(lambda x: x[who], self.examples)
         return _concatenate(population, joining)
 
     def dots(
@@ -146,6 +147,16 @@ def _pick(direction: PyTree, coordinates: jax.Array) -> jax.Array:
         picked += jnp.where(inside, leaf.reshape(-1)[jnp.where(inside, place, 0)], 0.0)
         first += leaf.size
     return picked
+
+
+def _who(included: jax.Array) -> np.ndarray:
+    """The positions of those that are in."""
+    if isinstance(included, jax.core.Tracer):
+        raise ValueError(
+            'Canaries join a data set outside of jit and vmap, because how many there are of them '
+            'is up to the coins.'
+        )
+    return np.flatnonzero(included)
 
 
 def _concatenate(population: PyTree, more: PyTree) -> PyTree:

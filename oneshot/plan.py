@@ -218,7 +218,8 @@ def _sentences(audit: Audit, eps_ub: float, answer: dict[str, Any]) -> list[str]
             rule = '' if name == 'planned' else f' ({_words(found.rule)})'
             lines.append(
                 f'{claim}{rule}: a true σ of {found.noise_multiplier:.3g}, '
-                f'{100 * share:.0f} % of the claimed one.'
+                f'{100 * share:.0f} % of the claimed one'
+                + (f', down to {found.least:.3g}, and not less.' if found.least else '.')
             )
     return lines
 
@@ -229,7 +230,11 @@ def _record(audit: Audit, eps_ub: float, answer: dict[str, Any]) -> dict[str, An
     def plain(found: Violation | None) -> dict[str, Any] | None:
         if found is None:
             return None
-        return {'noise_multiplier': found.noise_multiplier, 'guesses': _plain_rule(found.rule)}
+        return {
+            'noise_multiplier': found.noise_multiplier,
+            'least_noise_multiplier': found.least,
+            'guesses': _plain_rule(found.rule),
+        }
 
     plans = {
         name: {'guesses': _plain_rule(plan.rule), 'expected_eps_lb': plan.eps_lb}

@@ -26,10 +26,14 @@ class Violation:
     Attributes:
         noise_multiplier: the largest true σ below the claimed one that is noticed.
         rule: the guesses with which it is.
+        least: the σ down to which the same guesses notice it; 0 if they notice any. A
+            threshold for `llr` is for noise as it is claimed, and goes blind where there is
+            far less.
     """
 
     noise_multiplier: float
     rule: Rule
+    least: float = 0.0
 
 
 def detectable(
@@ -53,8 +57,10 @@ def detectable(
     if not tests:
         return None
 
+    sigma = audit.mechanism.noise_multiplier
+
     def noticed(share: float) -> tuple[float, Rule]:
-        law = audit.mechanism.law(audit.mechanism.noise_multiplier * share)
+        law = audit.mechanism.law(sigma * share)
         found = [(test(law), rule) for rule, test in tests]
         return max(found, key=lambda one: one[0])
 
@@ -74,7 +80,14 @@ def detectable(
             low, rule = middle, better
         else:
             high = middle
-    return Violation(low * audit.mechanism.noise_multiplier, rule)
+    test, least = dict(tests)[rule], low
+    for share in np.geomspace(1.0, _LEAST_NOISE, _NOISES).tolist():
+        if share >= low:
+            continue
+        if test(audit.mechanism.law(sigma * share)) < power:
+            return Violation(low * sigma, rule, least * sigma)
+        least = share
+    return Violation(low * sigma, rule)
 
 
 def _rules(audit: Audit) -> list[Rule]:

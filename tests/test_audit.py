@@ -116,7 +116,7 @@ def test_the_result_is_that_of_the_scores():
     assert result == oneshot.audit_scores(scores, audited.included, **known)
     assert result.rule == 'planned'
     assert result.eps_claimed == oneshot.accounting.eps_upper_bound(SIGMA, Q, STEPS, 1e-5)
-    one = audit.result(audited, params, delta=1e-5, score='residual', method='cp_gdp')
+    one = audit.result(audited, params, delta=1e-5, method='cp_gdp')  # of the residual
     scores = audit.scores(audited, params)['residual']
     mechanism = oneshot.DPSGD(SIGMA, Q, STEPS, 'dot', scale=CLIP**2)
     known |= {'mechanism': mechanism, 'method': 'cp_gdp'}
@@ -324,8 +324,10 @@ def test_inserted_after_the_noise(divided, signals):
 
     options = {'signals': signals, 'scores': ('dot',)}
     _says('must be inserted before the noise', *_loop(step, _start(**options)))
-    small = _loop(step, _start(m=1, **options))  # a line through one point says nothing
-    audit.scores(small[1], small[0])
+    if not divided:  # with one canary, any noise looks like none
+        params, audited = _loop(step, _start(m=1, **options))
+        assert int(audited.silent) == STEPS
+        audit.scores(audited, params)
 
 
 @pytest.mark.parametrize('sigma', [0.01, 1.0, 100.0])
@@ -447,6 +449,25 @@ def test_coins_of_another_run():
     audit.result(fresh[1], fresh[0], delta=1e-5)
 
 
+@pytest.mark.parametrize('wrong', [2.0 * BATCH, 1.0])
+def test_another_batch_size(wrong):
+    """The residual would be that of another sum."""
+    params, audited = _loop(audited=_start(expected_batch_size=wrong))
+    _says(
+        f'expected_batch_size = {wrong:g} was given, and .* divided by (19|20|21)', params, audited
+    )
+
+
+def test_an_update_is_no_gradient():
+    def step(params, audited, t):
+        summed, audited = audit.insert(audited, _gradients(params, _keys(t)[0]), _keys(t)[1])
+        update = jax.tree.map(lambda g: -RATE * g, _noisy(summed, _keys(t)[2]))
+        new_params = jax.tree.map(jnp.add, params, update)
+        return new_params, audit.update(audited, params, new_params, update)
+
+    _says('gradient must be the noisy sum divided by', *_loop(step))
+
+
 def test_a_part_of_the_claim():
     params, audited = _loop(steps=4)
     assert audit.scores(audited, params)['residual'].shape == (M,)
@@ -496,6 +517,8 @@ def test_bad_input():
     params, audited = _loop()
     with pytest.raises(ValueError, match=r"score must be one of iterates, .* but 'loss' was given"):
         audit.result(audited, params, delta=1e-5, score='loss')
+    with pytest.raises(ValueError, match='join a data set outside of jit and vmap'):
+        jax.jit(lambda coins: examples.join(_examples(5, 0), coins))(coins)
     with pytest.raises(ValueError, match='size, the norm of the gradients, must be a number'):
         canaries.with_dirac(_loss, np.inf)
     with pytest.raises(ValueError, match='delta must be'):

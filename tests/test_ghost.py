@@ -111,7 +111,7 @@ def test_our_models(name, convolution):
 
 
 @pytest.mark.parametrize(
-    ('name', 'convolution'), [('mlp', 'auto'), ('cnn', 'patches'), ('wrn', 'patches')]
+    ('name', 'convolution'), [('mlp', 'auto'), ('cnn', 'patches'), ('wrn', 'xla')]
 )
 def test_several_views_of_an_example(name, convolution):
     """A layer then has several images an example, whose gradients are one."""

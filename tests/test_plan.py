@@ -16,6 +16,7 @@ import pytest
 from oneshot import DPSGD, audit_scores, guess, plan
 from oneshot.best import best
 from oneshot.expected import METHODS, Audit, expected_eps_lb, wrong_guesses
+from oneshot.power import _power
 
 KNOWN = DPSGD(1.5, 0.2, 40)
 DELTA = 1e-5
@@ -125,6 +126,20 @@ def test_violations_that_are_noticed(method):
     assert rejected > (0.6 if runs == 60 else 0.72)
     more = dataclasses.replace(KNOWN, noise_multiplier=1.25 * found.noise_multiplier)
     assert np.mean(_simulated(audit, found.rule, runs, more) > eps) < 0.88
+
+
+def test_a_threshold_for_likelihood_ratios_goes_blind():
+    """Of `llr` it is for noise as claimed: far less is not noticed. Of `dot` it is."""
+    found = {}
+    for score in ('llr', 'dot'):
+        known = DPSGD(1.286, 0.1, 300, score)
+        audit = Audit(known, 2000, DELTA, method='cp_gdp')
+        violation = found[score] = plan.detectable(audit, 8.0)
+        test = _power(audit, violation.rule, 8.0)
+        assert test(known.law(violation.noise_multiplier)) >= 0.9
+        assert (test(known.law(0.4 * 1.286)) >= 0.9) == (score == 'dot')
+    assert 0.6 * 1.286 < found['llr'].least <= found['llr'].noise_multiplier
+    assert found['dot'].least == 0.0
 
 
 def test_too_few_guesses_notice_nothing():

@@ -20,6 +20,7 @@ from configs import digits_bb, digits_wb
 from oneshot import bounds, report, train
 from oneshot.bounds import __main__ as bounds_command
 from oneshot.methods import METHODS, Tally, audit_tally
+from tests.test_readme import DEFAULT_AUDIT, comparable
 
 ROOT = pathlib.Path(__file__).parents[1]
 
@@ -43,13 +44,19 @@ def _small(config, **changes):
 
 def _main(config, *flags):
     line = [sys.executable, '-m', 'oneshot.main', f'--config=configs/{config}.py', *flags]
-    return subprocess.run(line, capture_output=True, text=True, cwd=ROOT, check=False)
+    narrow = os.environ | {'COLUMNS': '80'}
+    return subprocess.run(line, capture_output=True, text=True, cwd=ROOT, check=False, env=narrow)
 
 
 def test_the_default_audit(tmp_path, capsys):
     """Seed 0. Over 40 seeds ε_LB is between 2.4 and 3.9 (experiments/default_audit.py)."""
+    command, shown = DEFAULT_AUDIT  # as the README has it, and prints it
+    assert command == 'python -m oneshot.main --config=configs/digits_wb.py'
     done = _main('digits_wb', f'--workdir={tmp_path}')
     assert done.returncode == 0, done.stderr
+    *printed, written = done.stdout.splitlines()
+    assert written.startswith('Written to ')
+    assert comparable('\n'.join(printed), False) == comparable(shown, False)
     result = json.loads((tmp_path / 'result.json').read_text())
     assert 'steps/s' in done.stdout
     assert f'{result["eps_lb"]:.4g} with 95 % confidence' in done.stdout

@@ -11,6 +11,8 @@ from flax import nnx
 from oneshot import clipping, dpsgd, models, program, sites, views
 from oneshot.clipping import Clipping
 
+pytestmark = pytest.mark.usefixtures('quick_compilation')
+
 
 def _model(name, **options):
     """Our models, the residual network with one block a stage: it compiles faster."""

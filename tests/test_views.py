@@ -12,6 +12,8 @@ from flax import nnx
 
 from oneshot import audit, canaries, clipping, dpsgd, models, views
 
+pytestmark = pytest.mark.usefixtures('quick_compilation')
+
 NUMBER, CLIP = 3, 0.1
 
 

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import pytest
 import scipy.stats
 
 import oneshot
@@ -174,3 +175,18 @@ def test_the_committed_results_say_what_the_readme_says():
         claim = float(row['eps_claimed'] or row['eps_ub'])
         assert (float(row['eps_lb']) > claim) == (row['verdict'] == 'violated')
         assert bool(row['reason']) == (verdicts[row['peer'], row['use']] == 'violated')
+
+
+def test_dpsgd_of_optax_is_the_chain_that_is_audited():
+    """`optax.contrib.dpsgd` itself, which warns of its own argument, gives the same bits."""
+    grads = {'a': jax.random.normal(jax.random.key(0), (6, 5)), 'b': jnp.ones((6, 3))}
+    with pytest.warns(DeprecationWarning, match='"seed" is deprecated'):
+        whole = optax.contrib.dpsgd(2.0, CLIP, 1.5, seed=7)
+    aggregate = optax.contrib.differentially_private_aggregate(CLIP, 1.5, jax.random.key(7))
+    chain, states = optax.chain(aggregate, optax.sgd(2.0)), {}
+    for name, optimizer in (('whole', whole), ('chain', chain)):
+        state = optimizer.init(grads)
+        first, state = optimizer.update(grads, state)
+        states[name] = first, optimizer.update(grads, state)[0]
+    for one, other in zip(*map(jax.tree.leaves, states.values()), strict=True):
+        np.testing.assert_array_equal(one, other)

@@ -13,7 +13,6 @@ scores are read.
 """
 
 import dataclasses
-import hashlib
 import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -32,6 +31,7 @@ from oneshot.dpsgd import Attack, Observation, check_coins
 from oneshot.gradients import LossFn
 from oneshot.laws import DPSGD
 from oneshot.methods import METHODS, AuditResult
+from oneshot.mistakes import Counts, spend
 from oneshot.scores import audit_scores, pool
 
 __all__ = [
@@ -48,8 +48,6 @@ __all__ = [
 ]
 
 PyTree = Any
-_MANY = 40  # coins: as many do not come twice by chance
-_SOME = 8  # canaries: noise does not look like none on as many
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,18 +75,7 @@ class Audited:
         included: the coins. `insert` looks at them, and nothing that scores does.
         attacks: the states of the attacks, by name.
         others: what stood at the canaries' coordinates before the last insertion.
-        placed: what stood there after it.
-        drawn_by: the bits of the last key that `insert` was given.
-        repeated: how often that was the key of the step before.
-        inserted: how often `insert` was called.
-        updated: how often `update` was called.
-        silent: the steps in which nothing was added after the insertion.
-        squares: Σ over the steps of ‖placed‖².
-        products: Σ of ⟨placed, gradient⟩ at these coordinates, which is squares/B but for
-            the noise.
-        broken: the steps that did not begin where the one before ended.
-        first: a sum over the bits of w_1, by which runs are told apart.
-        last: the same of w_t.
+        counts: what was done with it, which shows mistakes.
         settings: what the audit knew before the run.
     """
 
@@ -96,17 +83,7 @@ class Audited:
     included: jax.Array
     attacks: dict[str, PyTree]
     others: jax.Array
-    placed: jax.Array
-    drawn_by: jax.Array
-    repeated: jax.Array
-    inserted: jax.Array
-    updated: jax.Array
-    silent: jax.Array
-    squares: jax.Array
-    products: jax.Array
-    broken: jax.Array
-    first: jax.Array
-    last: jax.Array
+    counts: Counts
     settings: _Settings = dataclasses.field(metadata={'static': True})
 
 
@@ -227,26 +204,12 @@ def start(
     )
     attacks = _attacks(settings, canaries)
     m = included.shape[0]
-
-    def zero(dtype: Any = jnp.int32) -> jax.Array:
-        return jnp.zeros((), dtype)  # of its own: donated buffers must not be shared
-
     return Audited(
         canaries=jax.tree.map(jnp.copy, canaries),
         included=jnp.copy(included),
         attacks={name: attack.init(params) for name, attack in attacks.items()},
         others=jnp.zeros(m),
-        placed=jnp.zeros(m),
-        drawn_by=zero(jnp.uint32),
-        repeated=zero(),
-        inserted=zero(),
-        updated=zero(),
-        silent=zero(),
-        squares=zero(jnp.float32),
-        products=zero(jnp.float32),
-        broken=zero(),
-        first=zero(jnp.uint32),
-        last=_bits(params),
+        counts=Counts.start(params, m),
         settings=settings,
     )
 
@@ -271,20 +234,16 @@ def insert(audited: Audited, summed: PyTree, key: jax.Array) -> tuple[PyTree, Au
         )
     _check_tree('summed', summed, settings)
     if audited.included.size == 0:
-        return summed, dataclasses.replace(audited, inserted=audited.inserted + 1)
+        return summed, dataclasses.replace(audited, counts=audited.counts.called_insert())
     drawn = sampling.poisson(key, settings.claim.sampling_prob, audited.included)
     whole = _gathered(summed)
     more, _ = canaries.gradient_sum(None, whole, drawn, settings.clipping)
     joined = jax.tree.map(lambda g, c: g + _spread(c.astype(g.dtype), g), summed, more)
-    drawn_by = _bits(jax.random.key_data(key))
-    again = (audited.inserted > 0) & (drawn_by == audited.drawn_by)
+    placed = canaries.pick(_gathered(joined)).astype(jnp.float32)
     audited = dataclasses.replace(
         audited,
-        drawn_by=drawn_by,
-        repeated=audited.repeated + again.astype(jnp.int32),
         others=canaries.pick(whole).astype(jnp.float32),
-        placed=canaries.pick(_gathered(joined)).astype(jnp.float32),
-        inserted=audited.inserted + 1,
+        counts=audited.counts.insert(key, placed),
     )
     return joined, audited
 
@@ -308,9 +267,9 @@ def update(
     for name, tree in (('params', params), ('new_params', new_params), ('gradient', gradient)):
         if tree is not None or name != 'gradient':
             _check_tree(name, tree, settings)
-    counted = dataclasses.replace(audited, updated=audited.updated + 1)
+    counts = audited.counts
     if audited.included.size == 0:
-        return counted
+        return dataclasses.replace(audited, counts=counts.called_update())
     named = score_names(settings.signals, settings.scores)
     if gradient is None and set(named) - {'iterates'}:
         raise ValueError(
@@ -319,25 +278,14 @@ def update(
     seen = Observation(*map(_gathered, (params, new_params, gradient)), None)
     if not settings.in_data:
         after = seen.signal('iterates' if gradient is None else 'gradient', canaries.pick)
-        after, before = after.astype(jnp.float32), audited.placed
-        counted = dataclasses.replace(
-            counted,
-            silent=audited.silent + _proportional(after, before).astype(jnp.int32),
-            squares=audited.squares + jnp.vdot(before, before),
-            products=audited.products + (0.0 if gradient is None else jnp.vdot(before, after)),
-        )
+        after = after.astype(jnp.float32)
+        counts = counts.compare(after, is_gradient=gradient is not None)
         seen = _Seen(seen, settings.expected_batch_size * after - audited.others)
-    # Behind barriers, so that the bits are those of the parameters that the step gives,
-    # and not of a copy that the compiler computes anew and rounds otherwise.
-    begin = _bits(jax.lax.optimization_barrier(params))
-    last = _bits(jax.lax.optimization_barrier(new_params))
     attacks = _attacks(settings, canaries)
     return dataclasses.replace(
-        counted,
+        audited,
         attacks={name: one.update(audited.attacks[name], seen) for name, one in attacks.items()},
-        broken=audited.broken + (begin != audited.last).astype(jnp.int32),
-        first=jnp.where(audited.updated == 0, last, audited.first),
-        last=last,
+        counts=counts.update(params, new_params),
     )
 
 
@@ -354,18 +302,14 @@ def scores(audited: Audited, params: PyTree) -> dict[str, np.ndarray]:
     Raises:
         ValueError: the loop makes a mistake, and which.
     """
-    settings, axes = audited.settings, audited.updated.ndim
-    if isinstance(audited.updated, jax.core.Tracer):
+    settings, updated = audited.settings, audited.counts.updated
+    if isinstance(updated, jax.core.Tracer):
         raise ValueError('Scores are read outside of jit, where what was counted can be looked at.')
-    _check_tree('params', params, settings, audited.updated.shape)
+    _check_tree('params', params, settings, updated.shape)
     if audited.included.shape[-1] == 0:
         raise ValueError('There are no scores, because the audit was started with no canaries.')
-    _check_counts(audited)
-    if np.any(np.asarray(_bits(params, axes)) != np.asarray(audited.last)):
-        raise ValueError(
-            'Scores must be read with the parameters that the last audit.update was given as '
-            'new_params, but others were given.'
-        )
+    deviation = settings.claim.noise_multiplier * settings.clipping.clip_norm
+    audited.counts.check(params, settings.expected_batch_size, deviation, settings.in_data)
 
     def read(audited: Audited, params: PyTree) -> dict[str, jax.Array]:
         found = {}
@@ -373,7 +317,7 @@ def scores(audited: Audited, params: PyTree) -> dict[str, np.ndarray]:
             found |= attack.scores(audited.attacks[name], params)
         return found
 
-    for _ in range(axes):
+    for _ in range(updated.ndim):
         read = jax.vmap(read)
     return {name: np.asarray(values) for name, values in read(audited, params).items()}
 
@@ -415,14 +359,14 @@ def result(
     score = (
         _headline(found, threshold) if score is None else _check.choice('score', score, list(found))
     )
-    steps = np.unique(audited.updated).tolist()
+    steps = np.unique(audited.counts.updated).tolist()
     if steps != [settings.claim.steps]:
         raise ValueError(
             f'The claim is of {settings.claim.steps} steps, but the audit has seen {steps[-1]}.'
         )
     coins = np.asarray(audited.included).reshape(-1, audited.included.shape[-1])
-    for run, first in zip(coins, np.ravel(audited.first), strict=True):
-        _spend(run, int(first))
+    for run, first in zip(coins, np.ravel(audited.counts.first), strict=True):
+        spend(run, int(first))
     if eps_claimed is None and _check.delta(delta) > 0.0:
         claim = settings.claim
         sizes = claim.noise_multiplier, claim.sampling_prob, claim.steps
@@ -497,26 +441,6 @@ def _is_explicit(leaf: jax.Array) -> bool:
     return bool(jax.typeof(leaf).sharding.mesh.explicit_axes)
 
 
-def _bits(params: PyTree, axes: int = 0) -> jax.Array:
-    """A sum over all bits of the parameters, exact in any order; after some leading axes."""
-    total = jnp.uint32(0)
-    for place, leaf in enumerate(jax.tree.leaves(params)):
-        leaf = jnp.asarray(leaf)
-        if jnp.issubdtype(leaf.dtype, jnp.floating):
-            width = min(8 * leaf.dtype.itemsize, 32)
-            leaf = jax.lax.bitcast_convert_type(leaf, f'uint{width}')
-        kept = tuple(range(axes, leaf.ndim))
-        total += jnp.sum(leaf.astype(jnp.uint32), kept, jnp.uint32) * jnp.uint32(2 * place + 1)
-    return total
-
-
-def _proportional(after: jax.Array, before: jax.Array) -> jax.Array:
-    """Whether one is the other times a number, up to rounding."""
-    factor = jnp.vdot(after, before) / jnp.maximum(jnp.vdot(before, before), 1e-30)
-    rest = after - factor * before
-    return jnp.vdot(rest, rest) <= 1e-10 * jnp.vdot(after, after)
-
-
 def _check_tree(name: str, given: PyTree, settings: _Settings, axes: tuple[int, ...] = ()) -> None:
     leaves, tree = jax.tree.flatten(given)
     if tree != settings.tree:
@@ -531,73 +455,3 @@ def _check_tree(name: str, given: PyTree, settings: _Settings, axes: tuple[int, 
                 f'{name} must have the shapes of the parameters that the audit was started '
                 f'with, {axes + shape} at {path}, but {jnp.shape(leaf)} was given.'
             )
-
-
-def _check_counts(audited: Audited) -> None:
-    """Says which mistake the loop makes, if what was counted shows one."""
-    names = 'inserted', 'updated', 'repeated', 'silent', 'broken', 'squares', 'products'
-    counts = [np.ravel(getattr(audited, name)).tolist() for name in names]
-    for inserted, updated, repeated, silent, broken, squares, products in zip(*counts, strict=True):
-        if updated == 0:
-            raise ValueError(
-                'audit.update must be called once in every step, but it was never called, or '
-                'what it returned was not carried on.'
-            )
-        if inserted != updated and not audited.settings.in_data:
-            raise ValueError(
-                'audit.insert and audit.update must each be called once in every step, and what '
-                f'they return be carried on, but insert was called {inserted} times and update '
-                f'{updated} times.'
-            )
-        if broken > 0:
-            raise ValueError(
-                'audit.update must be called once in every step, with the parameters that the '
-                'step began with and those that it gave, but in '
-                f'{broken} of {updated} updates the first were not the last of the update before.'
-            )
-        if repeated > 0:
-            raise ValueError(
-                'audit.insert must be given a key of its own in every step, but in '
-                f'{repeated} of {inserted} steps it was that of the step before.'
-            )
-        if silent == updated and audited.included.shape[-1] >= _SOME:
-            raise ValueError(
-                'Canaries must be inserted before the noise, into the sum of clipped gradients, '
-                'but nothing was added to it after audit.insert. If they are, the loop adds no '
-                'noise at all.'
-            )
-        divided = _divided_by(audited.settings, squares, products)
-        if divided is not None:
-            raise ValueError(
-                'gradient must be the noisy sum divided by expected_batch_size, but '
-                f'expected_batch_size = {audited.settings.expected_batch_size:g} was given, and '
-                f'what audit.insert gave seems to be divided by {divided:.3g}.'
-            )
-
-
-def _divided_by(settings: _Settings, squares: float, products: float) -> float | None:
-    """What the loop divides by, if it is not what the audit was told.
-
-    B·products/squares is 1, with a deviation of at most σc/√squares. It is told if it is
-    off by a tenth and by six deviations, which a right loop is once in 10⁹ audits.
-    """
-    if squares == 0.0 or products == 0.0:
-        return None
-    off = abs(settings.expected_batch_size * products / squares - 1.0)
-    deviation = settings.claim.noise_multiplier * settings.clipping.clip_norm / math.sqrt(squares)
-    return squares / products if off > max(0.1, 6.0 * deviation) else None
-
-
-_spent: dict[bytes, int] = {}  # coins, and the run they were flipped for
-
-
-def _spend(coins: np.ndarray, run: int) -> None:
-    """A run may be looked at again; another with the same coins is no second audit."""
-    if coins.size < _MANY:
-        return
-    digest = hashlib.sha256(np.packbits(coins).tobytes() + bytes([coins.size % 8])).digest()
-    if _spent.setdefault(digest, run) != run:
-        raise ValueError(
-            'Coins must be flipped anew for every run, but these were those of another run '
-            'before: what was learned from it may have made its way into this one.'
-        )

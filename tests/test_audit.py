@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import oneshot
-from oneshot import audit, canaries
+from oneshot import audit, canaries, mistakes
 from oneshot.dpsgd import Observation
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -28,7 +28,7 @@ PARAMS = {'a': jnp.full((8, 10), 0.1), 'b': jnp.linspace(-0.2, 0.2, 10)}
 @pytest.fixture(autouse=True)
 def _fresh_memory(monkeypatch):
     """Tests share coins, runs must not."""
-    monkeypatch.setattr(audit, '_spent', {})
+    monkeypatch.setattr(mistakes, '_spent', {})
 
 
 def _start(seed=0, m=M, params=PARAMS, claim=CLAIM, **options):
@@ -326,7 +326,7 @@ def test_inserted_after_the_noise(divided, signals):
     _says('must be inserted before the noise', *_loop(step, _start(**options)))
     if not divided:  # with one canary, any noise looks like none
         params, audited = _loop(step, _start(m=1, **options))
-        assert int(audited.silent) == STEPS
+        assert int(audited.counts.silent) == STEPS
         audit.scores(audited, params)
 
 
@@ -342,7 +342,7 @@ def test_little_noise_is_not_no_noise(sigma, m):
         return new_params, audit.update(audited, params, new_params, gradient)
 
     params, audited = _loop(step, _start(m=m, claim=oneshot.DPSGD(sigma, Q, STEPS)))
-    assert int(audited.silent) == 0
+    assert int(audited.counts.silent) == 0
     audit.scores(audited, params)
 
 
@@ -433,7 +433,7 @@ def test_old_keys_will_do():
     summed, after = audit.insert(audited, PARAMS, jax.random.PRNGKey(3))
     same, _ = audit.insert(audited, PARAMS, jax.random.key(3))
     assert _flat(summed).tolist() == _flat(same).tolist()
-    assert int(after.inserted) == 1
+    assert int(after.counts.inserted) == 1
 
 
 def test_coins_of_another_run():
@@ -483,7 +483,7 @@ def test_read_inside_of_jit():
 
 def test_without_canaries():
     params, audited = _loop(audited=_start(m=0))
-    assert (int(audited.inserted), int(audited.updated)) == (STEPS, STEPS)
+    assert (int(audited.counts.inserted), int(audited.counts.updated)) == (STEPS, STEPS)
     with pytest.raises(ValueError, match='started with no canaries'):
         audit.scores(audited, params)
 

@@ -124,7 +124,7 @@ def _without_audit(monkeypatch):
 def test_without_canaries_nothing_changes(name, monkeypatch):
     made = problem.make(_small(), m=0)._replace(steps=12)
     params, audited = _run(name, made)
-    assert int(audited.updated) == 12
+    assert int(audited.counts.updated) == 12
     with monkeypatch.context() as patched:
         _without_audit(patched)
         bare, nothing = _run(name, made)

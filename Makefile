@@ -36,6 +36,7 @@ experiments: $(VENV)/.bench
 	$(BIN)/python -m experiments.default_audit
 	$(BIN)/python -m experiments.generic_audit
 	$(BIN)/python -m experiments.audit_peers
+	$(BIN)/python -m experiments.faults
 	$(BIN)/python -m experiments.cifar_bb_cpu
 	$(BIN)/python -m experiments.cifar_wb_cpu
 	$(BIN)/python -m experiments.cifar_tight

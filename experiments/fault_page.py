@@ -20,7 +20,7 @@ WORDS = ('kind', 'name', 'model', 'checks')
 NUMBERS = ('seed', 'eps_claimed', 'eps_lb', 'least_p')
 LIBRARIES = {  # what they are called, and the package
     'optax_dpsgd': ('optax.contrib.dpsgd', 'optax'),
-    'jax_privacy_step': ('clipped_grad and gaussian_privatizer', 'jax_privacy'),
+    'jax_privacy_step': ('jax_privacy: clipped_grad, gaussian_privatizer', 'jax_privacy'),
 }
 
 
@@ -129,7 +129,7 @@ def _library_line(name: str, rows: Sequence[Row]) -> list[str]:
     found, (title, package) = Found.of(rows), LIBRARIES[name]
     failed = [f'{one}, {n} of {found.seeds}' for one, n in found.exact.items()]
     return [
-        f'{title}, {package} {_version(package)}',
+        f'{title} ({_version(package)})',
         f'{rows[0]["eps_claimed"]:.2g}',
         _spread(rows),
         f'{found.above} of {found.seeds}',
@@ -146,7 +146,7 @@ for drawn in (gradients, gradients[1:]):
     private = optax.contrib.differentially_private_aggregate(
         l2_norm_clip=1.0, noise_multiplier=5.0, key=jax.random.key(0)
     )
-    print(private.update(drawn, private.init(None))[0])
+    print(private.update(drawn, private.init(None))[0].round(1))
 """
 
 

@@ -1,6 +1,6 @@
 """The fault zoo: does the audit catch the bugs that people really make?
 
-    python -m experiments.faults            # all of it: an hour on two cores
+    python -m experiments.faults            # an hour and a quarter on two cores
     python -m experiments.faults --quick    # two seeds, writes nothing
     python -m oneshot.check experiments.faults:noise_missing
 

@@ -22,13 +22,13 @@ from oneshot import accounting, sampling, scores, tradeoff
 from oneshot.canaries import flip_coins
 from oneshot.checks import draws
 from oneshot.checks.finding import Finding
-from oneshot.checks.step import PLACES, STEPS, Runner
+from oneshot.checks.step import CANARIES, PLACES, STEPS, Runner
 from oneshot.laws import DPSGD
 from oneshot.methods import AuditResult
 
 DELTA = 1e-5
 
-_DIRAC, _SPREAD = 860, 440  # at most so many canaries
+_SPREAD = 440  # canaries at most, and the others are Dirac
 _FEWEST = 30  # canaries for a score of their own, which costs the others confidence
 _LEAST = 4  # Dirac canaries on every leaf that has room for them
 _SIZE = 1e3  # of their gradients, in units of c
@@ -92,7 +92,7 @@ def lay_out(runner: Runner, rng: np.random.Generator) -> Canaries:
     first = [(i, int(place)) for i, places in enumerate(free) for place in places[:_LEAST]]
     rest = [(i, int(place)) for i, places in enumerate(free) for place in places[_LEAST:]]
     singles = first + [rest[i] for i in rng.permutation(len(rest))]
-    rows += [[single] for single in singles[: min(_DIRAC, most - len(rows))]]
+    rows += [[single] for single in singles[: min(CANARIES - _SPREAD, most - len(rows))]]
     places = np.full((2, len(rows), PLACES), -1, np.int32)
     for number, row in enumerate(rows):
         for column, (i, place) in enumerate(row):
@@ -139,9 +139,9 @@ def examine(runner: Runner, key: jax.Array, noise: np.ndarray) -> Audit:
     canaries = lay_out(runner, np.random.default_rng(seed))
     m = len(canaries.places)
     included = np.asarray(flip_coins(coin_key, m))
-    examples = runner.silent(m)
-    examples.places[:] = canaries.places
-    examples.size[:] = _SIZE * step.clip_norm
+    examples = runner.silent(runner.room)
+    examples.places[:m] = canaries.places
+    examples.size[:m] = _SIZE * step.clip_norm
     indices = _batches(runner, draw_key, np.flatnonzero(included))
     gradients = runner.run(run_key, examples, indices)[: claim.steps]
     found = score(runner, canaries, gradients, noise, claim)

@@ -19,7 +19,7 @@ _REPEATED = 1e-9  # a p-value at which steps are taken for repeated
 def quiet(runner: Runner, key: jax.Array) -> tuple[np.ndarray, np.ndarray]:
     """Gradients of examples that have none: the noise, beside few examples and beside many."""
     rows = runner.step.rows
-    silent, noise = runner.silent(rows), []
+    silent, noise = runner.silent(runner.room), []
     for i, count in enumerate((2, rows)):
         indices = np.where(np.arange(rows) < count, np.arange(rows), -1).astype(np.int32)
         run = runner.run(jax.random.fold_in(key, i), silent, np.tile(indices, (STEPS, 1)))

@@ -19,6 +19,7 @@ from oneshot.gradients import LossFn
 PyTree = Any
 
 STEPS = 100  # of a run under examination
+CANARIES = 1_300  # at most
 PLACES = 20  # the most coordinates that an example can point at
 LARGEST = 1_000_000  # parameters: a run is kept as a matrix of steps and coordinates
 
@@ -170,6 +171,7 @@ class Runner:
                 f'The model must have 2 to {LARGEST:,} parameters to be examined, but it has '
                 f'{self.size:,}: give a narrower one with the same kinds of layers.'
             )
+        self.room = max(CANARIES, step.rows)  # examples that runs choose from, all of one shape
         self.leaves = [
             Leaf(jax.tree_util.keystr(path, simple=True, separator='/'), first, jnp.shape(leaf))
             for (path, leaf), first in zip(named, firsts[:-1], strict=True)

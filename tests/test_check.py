@@ -305,12 +305,14 @@ def test_rounding_is_no_fault():
 
 FILE = """
 import jax, jax.numpy as jnp
+from experiments import fault_table
 from oneshot import check
 
 def gradient(loss_fn, params, batch, mask, key):
     grads = jax.vmap(jax.grad(loss_fn), (None, 0))(params, batch)
     return jax.tree.map(lambda g: jnp.sum(g, 0), grads)
 
+step = check.Step(gradient, 1.0, 2.0, 1.0, model=fault_table.linear(), rows=64)
 number = 3
 """
 
@@ -322,15 +324,23 @@ def file(tmp_path):
     return path
 
 
-def test_a_function_of_a_file(file, capsys, monkeypatch):
+def test_a_step_of_a_file(file, capsys, monkeypatch):
     monkeypatch.setattr(sys, 'path', sys.path.copy())
-    flags = ['--noise-multiplier=2', '--expected-batch-size=1', '--json']
-    assert check.main([f'{file}:gradient', *flags]) == 1
+    assert check.main([f'{file}:step', '--json']) == 1
     found = json.loads(capsys.readouterr().out)
     assert {'key', 'not finite', 'padding', 'noise'} <= set(found['faults'])
     assert found['rate'] == check.RATE
     faults = [one for one in found['findings'] if one['fault']]
     assert [one['check'] for one in faults] == found['faults']
+
+
+def test_a_function_of_a_file(file, monkeypatch):
+    monkeypatch.setattr(sys, 'path', sys.path.copy())
+    flags = ['--noise-multiplier=2', '--expected-batch-size=8', '--q=0.5']
+    step = check._step(check._parser().parse_args([f'{file}:gradient', *flags]))
+    assert (step.noise_multiplier, step.expected_batch_size) == (2.0, 8.0)
+    assert (step.clip_norm, step.sampling_prob) == (1.0, 0.5)
+    assert step.name == f'{file}:gradient'
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from oneshot.checks.step import STEPS, Leaf, Runner
 _MOST = 4_096  # coordinates of a step that are compared with those of another
 _PREFIX = 256  # coordinates of a leaf that are compared with those of another
 _SAMPLE = 100_000  # values of which the law is looked at
-_REPEATED = 1e-9  # a p-value at which steps are taken for repeated
+_REPEATED = 1e-9  # a p-value at which coordinates, steps or leaves are taken for alike
 
 
 def quiet(runner: Runner, key: jax.Array) -> tuple[np.ndarray, np.ndarray]:
@@ -40,15 +40,23 @@ def examine(runner: Runner, few: np.ndarray, many: np.ndarray) -> list[Finding]:
     steps = _steps(runner, unit)
     if steps.p_value < _REPEATED:  # and nor do steps
         few, many, values, unit = few[:1], many[:1], values[:1], unit[:1]
+    leaves = _leaves(runner, unit)
+    if leaves.p_value < _REPEATED:
+        few, many = (_largest(runner, unit).of(noise) for noise in (few, many))
     rows = _rows(few, many)
     return [
         _deviation(runner, values, rows),
         rows,
         _law(unit),
         steps,
-        _leaves(runner, unit),
+        leaves,
         _within(runner, unit),
     ]
+
+
+def _largest(runner: Runner, unit: np.ndarray) -> Leaf:
+    """The largest leaf with noise."""
+    return max(runner.leaves, key=lambda leaf: (bool(leaf.of(unit).any()), leaf.size))
 
 
 def _scale(runner: Runner, values: np.ndarray) -> np.ndarray:
@@ -163,9 +171,8 @@ def _normalized(rows: np.ndarray) -> np.ndarray:
 
 
 def _steps(runner: Runner, unit: np.ndarray) -> Finding:
-    """Every step against every other, on the largest leaf with noise: leaves may be alike."""
-    largest = max(runner.leaves, key=lambda leaf: (bool(leaf.of(unit).any()), leaf.size))
-    some = largest.of(unit)[:, :_MOST]
+    """Every step against every other, on one leaf: leaves may be alike."""
+    some = _largest(runner, unit).of(unit)[:, :_MOST]
     rows = _normalized(some)
     products = np.triu(rows @ rows.T, 1)
     first, second = np.unravel_index(np.argmax(np.abs(products)), products.shape)

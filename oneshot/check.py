@@ -209,7 +209,7 @@ def _step(flags: argparse.Namespace) -> Step:
     if isinstance(named, Step):
         if given:
             raise ValueError(
-                f'{flags.step} is a Step with a claim of its own: give no flags for it.'
+                f'{named.name} is a Step with a claim of its own: give no flags for it.'
             )
         return named
     if not callable(named):

@@ -50,8 +50,11 @@ def test_llr_is_the_privacy_loss(known):
     law = known.law()
     inside, outside = -np.diff(law.above_in), -np.diff(law.above_out)
     middle = 0.5 * (law.points[1:] + law.points[:-1])
-    assert np.sum(np.exp(middle) * outside) == pytest.approx(1.0, abs=2e-3)
+    # Below, e^middle would make much of the rounding of a Fourier transform, which is another on
+    # another machine; what is left out is less than 1e-4 of all.
     large = inside > 1e-7
+    assert np.sum(inside[~large]) < 1e-4
+    assert np.sum(np.exp(middle[large]) * outside[large]) == pytest.approx(1.0, abs=2e-3)
     ratio = np.log(inside[large] / outside[large])
     np.testing.assert_allclose(ratio, middle[large], atol=0.01)
     for eps in (1.0, 4.0, 6.0):

@@ -24,6 +24,8 @@ def get_config() -> ml_collections.ConfigDict:
     config.views = 0  # K flipped and shifted views for each gradient; 0 for the image itself
     config.ema_decay = placeholder(float)  # evaluates a moving average of the parameters
     config.evaluate_every = 0  # steps; at the end always
+    config.checkpoint_every = 60  # steps; 0 keeps a state only when the run is told to stop
+    config.checkpoint_keep = 3  # the newest so many
     config.data_dir = placeholder(str)  # of TFDS, if not its default
 
     config.data = ml_collections.ConfigDict()

@@ -32,7 +32,8 @@ from configs import cifar_wb
 from experiments import csv_files
 from experiments.csv_files import Row
 from experiments.default_audit import predict
-from oneshot import accounting, report, train
+from oneshot import accounting, train
+from oneshot.log import Log
 
 RESULTS = pathlib.Path(__file__).parent / 'results'
 PAPER = {1.0: 0.7, 2.0: 1.2, 4.0: 1.8, 8.0: 3.5}  # the best of all k, without guarantee
@@ -72,7 +73,7 @@ def measure(eps: float, seed: int, canaries: int, data_dir: str | None, quick: b
     if not canaries:
         run = run._replace(included=jnp.zeros_like(run.included))
     start = time.perf_counter()
-    with report.Log(None, config.steps) as log:
+    with Log(None, config.steps) as log:
         state = train.train(run, log.write)
     accuracy = train.test_accuracy(run, state)
     results = train.audit_all(run, train.collect_scores(run, state))

@@ -1,6 +1,7 @@
 """The data sets: the embedded digits, and those of TFDS by name."""
 
 import contextlib
+import functools
 import hashlib
 import importlib.util
 import os
@@ -13,6 +14,7 @@ from rich.progress import track
 
 from oneshot.bounds import _check
 
+_DIGITS = 1_797  # that are embedded
 # Named where a name is not known; every other of TFDS with images and labels will do.
 NAMES = ('digits', 'cifar10', 'cifar100', 'mnist', 'fashion_mnist')
 
@@ -30,6 +32,45 @@ class Dataset(NamedTuple):
     train: Split
     test: Split
     classes: int
+
+
+class Description(NamedTuple):
+    """What is known of a data set before it is read."""
+
+    image: tuple[int, ...]  # the shape of one
+    classes: int
+    n: int  # examples to train on
+    held_out: int
+
+
+def describe(
+    name: str,
+    n: int | None,
+    *,
+    train: str = 'train',
+    test: str = 'test',
+    data_dir: str | None = None,
+    download: bool = True,
+) -> Description | None:
+    """What `load` will give; None if that is not known without a download, and `download` is not.
+
+    Raises:
+        ValueError: as `load` does.
+    """
+    if name == 'digits':
+        _check.choice('The training split of digits', train, ('train',))
+        _check.choice('The held-out split of digits', test, ('test',))
+        n = _check.count('n, the number of training examples,', n, 0, _DIGITS - 1)
+        return Description((8, 8), 10, n, _DIGITS - n)
+    builder = _open(name, data_dir, download)
+    if builder is None:
+        return None
+    for split in (train, test):
+        _check.choice(f'A split of {name}', split, tuple(builder.info.splits))
+    classes = _classes(builder)
+    size, held_out = (builder.info.splits[split].num_examples for split in (train, test))
+    n = size if n is None else _check.count('n, the training examples,', n, 0, size)
+    return Description(builder.info.features['image'].shape, classes, n, held_out)
 
 
 def load(
@@ -55,18 +96,13 @@ def load(
         ValueError: there is no such data set, split or number of examples, or it is not
             prepared and cannot be.
     """
+    about = describe(name, n, train=train, test=test, data_dir=data_dir)
     if name == 'digits':
-        _check.choice('The training split of digits', train, ('train',))
-        _check.choice('The held-out split of digits', test, ('test',))
         return digits(n, seed)
-    builder = _open(name, data_dir)
-    for split in (train, test):
-        _check.choice(f'A split of {name}', split, tuple(builder.info.splits))
-    classes = _classes(builder)
+    builder = _open(name, data_dir, True)
     images, labels = _read(builder, train)
-    n = len(labels) if n is None else _check.count('n, the training examples,', n, 0, len(labels))
-    chosen = np.sort(np.random.default_rng(seed).permutation(len(labels))[:n])
-    return Dataset(Split(images[chosen], labels[chosen]), _read(builder, test), classes)
+    chosen = np.sort(np.random.default_rng(seed).permutation(len(labels))[: about.n])
+    return Dataset(Split(images[chosen], labels[chosen]), _read(builder, test), about.classes)
 
 
 def digits(n: int | None, seed: int) -> Dataset:
@@ -77,15 +113,16 @@ def digits(n: int | None, seed: int) -> Dataset:
     """
     with np.load(pathlib.Path(__file__).parent / 'embedded' / 'digits.npz') as file:
         images, labels = file['images'], file['labels']
-    n = _check.count('n, the number of training examples,', n, 0, len(labels) - 1)
+    n = describe('digits', n).n
     order = np.random.default_rng(seed).permutation(len(labels))
     images = images[order].astype(np.float32) / 16.0
     labels = labels[order].astype(np.int32)
     return Dataset(Split(images[:n], labels[:n]), Split(images[n:], labels[n:]), 10)
 
 
-def _open(name: str, data_dir: str | None) -> Any:
-    """The builder of a data set, which is prepared if it can be."""
+@functools.lru_cache(maxsize=8)
+def _open(name: str, data_dir: str | None, download: bool) -> Any:
+    """The builder of a data set, which is prepared if it can be; None if it may not be."""
     import tensorflow_datasets as tfds  # takes a second, so only if it is needed
 
     try:
@@ -112,6 +149,8 @@ def _open(name: str, data_dir: str | None) -> Any:
             f'{name} is not prepared at {builder.data_path}, which takes TensorFlow: '
             f'pip install tensorflow && {command}'
         )
+    if not download:
+        return None
     try:
         builder.download_and_prepare()
     except (OSError, tfds.download.DownloadError) as error:

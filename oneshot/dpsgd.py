@@ -6,6 +6,7 @@ from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 from oneshot import sampling
@@ -223,18 +224,39 @@ def make_chunk(step: Callable[..., tuple[State, Stats]], length: int) -> Callabl
 
     The returned function takes (state, last, key, *arguments of the step) and stops at
     step `last`: the last chunk of a run is as long as it has to be, with the same
-    program. It gives the state and the `Stats` of the steps, 0 for those not made.
+    program. It also stops after a step whose loss or parameters are not finite (`diverged`).
+    It gives the state and the `Stats` of the steps, 0 for those not made.
     """
 
     def chunk(state: State, last: jax.Array, key: jax.Array, *arguments: PyTree):
-        def one(state: State, _: None) -> tuple[State, Stats]:
-            return jax.lax.cond(
-                state.step < last,
-                lambda state: step(state, key, *arguments),
-                lambda state: (state, Stats.none()),
+        def advance(state: State) -> tuple[State, jax.Array, Stats]:
+            state, stats = step(state, key, *arguments)
+            return state, jnp.isfinite(stats.loss) & finite(state.params), stats
+
+        def one(carry: tuple[State, jax.Array], _: None):
+            state, good = carry
+            state, good, stats = jax.lax.cond(
+                good & (state.step < last),
+                advance,
+                lambda state: (state, good, Stats.none()),
                 state,
             )
+            return (state, good), stats
 
-        return jax.lax.scan(one, state, length=length)
+        (state, _), stats = jax.lax.scan(one, (state, jnp.bool_(True)), length=length)
+        return state, stats
 
     return jax.jit(chunk, donate_argnums=0)
+
+
+@jax.jit
+def finite(tree: PyTree) -> jax.Array:
+    """Whether every number in it is."""
+    return jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(tree)]))
+
+
+def diverged(state: State, stats: Stats) -> str | None:
+    """What is not finite after a chunk, with the stats of the steps that it made."""
+    if not np.isfinite(stats.loss).all():
+        return 'the loss'
+    return None if finite(state.params) else 'a parameter'

@@ -77,6 +77,12 @@ class AuditResult:
     def as_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
 
+    @classmethod
+    def from_dict(cls, record: dict[str, Any]) -> 'AuditResult':
+        """From a dict, as JSON has it: infinities are words, and there may be other keys."""
+        names = [field.name for field in dataclasses.fields(cls) if field.name in record]
+        return cls(**{name: _number(record[name]) for name in names})
+
 
 class Cells(NamedTuple):
     """Who is guessed "in", of those that are in and of those that are out."""
@@ -317,7 +323,11 @@ def audit_tally(
     )
 
 
-def to_json(content: Any) -> str:
+def _number(value: Any) -> Any:
+    return float(value) if value in ('inf', '-inf', 'nan') else value
+
+
+def to_json(content: Any, indent: int | None = 2) -> str:
     """JSON with infinities as strings, which JSON itself does not know."""
 
     def plain(value: Any) -> Any:
@@ -327,4 +337,4 @@ def to_json(content: Any) -> str:
             return [plain(one) for one in value]
         return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
-    return json.dumps(plain(content), indent=2, ensure_ascii=False, allow_nan=False)
+    return json.dumps(plain(content), indent=indent, ensure_ascii=False, allow_nan=False)

@@ -1,5 +1,6 @@
 """The models, in Flax NNX, split into a loss of one example and its parameters."""
 
+import functools
 import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -60,6 +61,13 @@ def make(
     if name == 'cnn':
         return CNN((height, width, channels), widths, stride, classes, rngs, **options)
     return WideResNet(channels, classes, rngs, **options)
+
+
+@functools.lru_cache(maxsize=64)
+def shapes(name: str, image: tuple[int, ...], classes: int, **options: Any) -> PyTree:
+    """The shapes of the parameters of `make(name, image, classes, …)`, which are not made."""
+    model = nnx.eval_shape(lambda: make(name, image, classes, nnx.Rngs(0), **options))
+    return split(model)[1]
 
 
 def find_conv(name: str, backend: str | None = None) -> Callable[..., jax.Array]:

@@ -2,6 +2,7 @@
 
 import base64
 import dataclasses
+import io
 import pathlib
 
 import matplotlib
@@ -13,6 +14,7 @@ from oneshot.best import Plan, best
 from oneshot.expected import Audit, expected_eps_lb
 from oneshot.methods import AuditResult
 from oneshot.scores import audit_scores
+from oneshot.workdir import write
 
 _STYLE = {'axes.spines.top': False, 'axes.spines.right': False, 'legend.frameon': False}
 
@@ -30,9 +32,10 @@ def draw(
         for name, plot in (('scores', _scores), ('ranking', _ranking), ('guesses', _guesses)):
             figure = Figure(figsize=(7, 3.6), layout='constrained')
             caption = plot(figure.subplots(), scores, coins, result)
-            path = folder / f'{name}.png'
-            figure.savefig(path, dpi=110)
-            drawn.append((caption, base64.b64encode(path.read_bytes()).decode()))
+            picture = io.BytesIO()
+            figure.savefig(picture, dpi=110)
+            write(folder / f'{name}.png', picture.getvalue())
+            drawn.append((caption, base64.b64encode(picture.getvalue()).decode()))
     return drawn
 
 

@@ -1,8 +1,7 @@
 """From a config to a run that can start: whatever is wrong with it is said here."""
 
-import itertools
-import math
-import pathlib
+import os
+import warnings
 from typing import Any, NamedTuple
 
 import jax
@@ -11,12 +10,13 @@ import ml_collections
 import optax
 from flax import nnx
 
-from oneshot import accounting, canaries, data, dpsgd, models, views
-from oneshot.attacks import SIGNALS, black_box, score_names, white_box
+from oneshot import accounting, canaries, data, dpsgd, models, settings, views
+from oneshot.attacks import black_box, score_names, white_box
 from oneshot.bounds import _check
-from oneshot.clipping import STRATEGIES, Clipping, choose
+from oneshot.clipping import Clipping, choose
 from oneshot.gradients import LossFn
-from oneshot.laws import DPSGD, LEAST_NOISE, SCORES
+from oneshot.laws import DPSGD, LEAST_NOISE
+from oneshot.workdir import Workdir
 
 # The methods that a run reports of each score. What the second need is known where canaries
 # do not interfere: of the residual of Dirac canaries. The last is for pairs of canaries.
@@ -29,7 +29,7 @@ class Run(NamedTuple):
     """Everything that a run needs, made from the config and checked."""
 
     config: ml_collections.ConfigDict
-    directory: pathlib.Path | None
+    directory: Workdir | None
     noise_multiplier: float
     clipping: Clipping
     eps_ub: float
@@ -49,7 +49,9 @@ class Run(NamedTuple):
     included: jax.Array  # one for each canary
 
 
-def prepare(config: ml_collections.ConfigDict, workdir: str | None = None) -> Run:
+def prepare(
+    config: ml_collections.ConfigDict, workdir: Workdir | str | os.PathLike[str] | None = None
+) -> Run:
     """Makes the run that a config describes; whatever is wrong with it is said here.
 
     Args:
@@ -57,12 +59,15 @@ def prepare(config: ml_collections.ConfigDict, workdir: str | None = None) -> Ru
         workdir: where the results go; nothing is written without it.
 
     Raises:
-        ValueError: the config is wrong, in one sentence.
+        ValueError: the config is wrong, with a sentence for each problem, or the workdir
+            belongs to another config.
         OSError: the workdir cannot be made.
     """
-    _check_values(config)
+    check(config)
+    if workdir is not None and not isinstance(workdir, Workdir):
+        workdir = Workdir(workdir, config)
     dp, options = config.dp, config.audit
-    number = 2 * options.m if options.pairs else options.m  # of canaries
+    number = _number(config)
 
     # One key for each purpose, by a number that never changes.
     seed = jax.random.key(config.seed)
@@ -80,11 +85,7 @@ def prepare(config: ml_collections.ConfigDict, workdir: str | None = None) -> Ru
         dataset.train.images.shape[1:],
         dataset.classes,
         nnx.Rngs(model_key),
-        hidden=config.model.hidden,
-        widths=config.model.widths,
-        stride=config.model.stride,
-        conv=config.model.conv,
-        dtype=config.model.dtype,
+        **_model_options(config),
     )
     network, params = models.split(model)
 
@@ -101,8 +102,7 @@ def prepare(config: ml_collections.ConfigDict, workdir: str | None = None) -> Ru
     chosen, dataset = _canaries(options.canaries, canary_key, number, params, dataset)
     coins = canaries.flip_coins(coin_key, options.m)
     included = canaries.pair_up(coins) if options.pairs else coins
-    optimizer, signal = _optimizer(config, params)
-    scores = _scores(config, signal)
+    scores = _scores(config)
     methods = _methods(config, scores)
     sigma = dp.noise_multiplier
     if sigma is None:
@@ -110,7 +110,7 @@ def prepare(config: ml_collections.ConfigDict, workdir: str | None = None) -> Ru
     attacks = _attacks(config, scores, chosen, loss_fn, clipping, sigma, batch)
     init, step = dpsgd.make_step(
         trained,
-        optimizer,
+        _optimizer(config, params),
         noise_multiplier=sigma,
         sampling_prob=dp.sampling_prob,
         expected_batch_size=batch,
@@ -119,12 +119,9 @@ def prepare(config: ml_collections.ConfigDict, workdir: str | None = None) -> Ru
         ema_decay=config.ema_decay,
         **clipping._asdict(),
     )
-    directory = None if workdir is None else pathlib.Path(workdir)
-    if directory is not None:
-        directory.mkdir(parents=True, exist_ok=True)
     return Run(
         config=config,
-        directory=directory,
+        directory=workdir,
         noise_multiplier=sigma,
         clipping=clipping,
         eps_ub=accounting.eps_upper_bound(sigma, dp.sampling_prob, config.steps, dp.delta),
@@ -145,45 +142,85 @@ def prepare(config: ml_collections.ConfigDict, workdir: str | None = None) -> Ru
     )
 
 
-def _check_values(config: ml_collections.ConfigDict) -> None:
-    """What is out of range by itself; the rest is found by what takes the value."""
-    dp, options = config.dp, config.audit
-    _check.count('config.seed', config.seed, 0, 2**32 - 1)  # JAX takes no more bits
-    _check.real('config.learning_rate', config.learning_rate, 0.0, math.inf, open_high=True)
-    for size in config.model.hidden:
-        _check.count('a size in config.model.hidden', size, 1)
-    for size in itertools.chain(*config.model.widths):
-        _check.count('a size in config.model.widths', size, 1)
-    _check.count('config.model.stride', config.model.stride, 1)
-    for name in ('steps', 'chunk'):
-        _check.count(f'config.{name}', config[name], 1)
-    for name in ('views', 'evaluate_every'):
-        _check.count(f'config.{name}', config[name], 0)
-    if config.microbatch_size is not None:
-        _check.count('config.microbatch_size', config.microbatch_size, 1)
-    _check.choice('config.strategy', config.strategy, ('auto', *STRATEGIES))
-    _check.choice('config.model.name', config.model.name, models.MODELS)
-    _check.choice('config.model.conv', config.model.conv, models.CONVS)
-    _check.choice('config.model.dtype', config.model.dtype, models.DTYPES)
-    _check.real('config.dp.sampling_prob', dp.sampling_prob, 0.0, 1.0, open_low=True)
-    dirac = options.canaries == 'dirac'  # c·e_j needs a finite c
-    _check.real('config.dp.clip_norm', dp.clip_norm, 0.0, open_low=True, open_high=dirac)
-    if dp.noise_multiplier is not None:
-        _check.real('config.dp.noise_multiplier', dp.noise_multiplier, 0.0, open_high=True)
-    _check.real('config.dp.delta', dp.delta, 0.0, 1.0, open_high=True)
-    _check.confidence(options.confidence)
-    for score in options.scores:
-        _check.choice('config.audit.scores', score, SCORES)
-    m = _check.count('config.audit.m', options.m, 1)
-    _check.choice('config.audit.guesses', options.guesses, ('planned', 'preset', 'grid'))
-    if (options.k_plus is None) != (options.k_minus is None):
-        raise ValueError(
-            'config.audit.k_plus and config.audit.k_minus must be given together, but '
-            f'{options.k_plus!r} and {options.k_minus!r} were given.'
+def check(config: ml_collections.ConfigDict, problems: settings.Problems | None = None) -> None:
+    """Looks for everything that is wrong with a config, before anything is run.
+
+    Args:
+        config: as in `configs/`.
+        problems: what is known to be wrong already.
+
+    Raises:
+        ValueError: with all of it, a sentence each.
+    """
+    problems = settings.Problems() if problems is None else problems
+    settings.values(config, problems)
+    sound = not problems.sentences  # else nothing is downloaded for it
+    about = problems.attempt(('data', 'data_dir'), _describe, config, sound)
+    if about is not None:
+        shapes = problems.attempt(('model',), _shapes, config, about)
+        looked_at = 'audit.m', 'audit.pairs', 'audit.canaries'
+        problems.attempt(looked_at, _room_for_canaries, config, about, shapes)
+        if shapes is not None:
+            looked_at = 'optimizer', 'optimizer_options', 'learning_rate'
+            problems.attempt(looked_at, _optimizer, config, shapes)
+    looked_at = 'optimizer', 'optimizer_options', 'dp.noise_multiplier', 'audit.canaries'
+    own = 'audit.attacks', 'audit.signals', 'audit.scores', 'audit.headline'
+    scores = problems.attempt((*looked_at, *own), _scores, config)
+    if scores is not None:
+        looked_at = 'learning_rate', 'dp.noise_multiplier', 'audit.canaries'
+        problems.attempt((*looked_at, 'audit.pairs', 'audit.method'), _methods, config, scores)
+    problems.stop()
+    n = about.n + _number(config) / 2
+    if config.dp.delta * n > 1.0:
+        warnings.warn(
+            f'config.dp.delta = {config.dp.delta:g} is larger than 1/n = {1.0 / n:.3g}: an '
+            'algorithm that publishes one example in n as it is would pass for private.',
+            stacklevel=3,
         )
-    if options.k_plus is not None:
-        k_plus = _check.count('config.audit.k_plus', options.k_plus, 0, m)
-        _check.count('config.audit.k_minus', options.k_minus, 0 if k_plus else 1, m - k_plus)
+
+
+def _number(config: ml_collections.ConfigDict) -> int:
+    """How many canaries there are."""
+    return 2 * config.audit.m if config.audit.pairs else config.audit.m
+
+
+def _describe(config: ml_collections.ConfigDict, download: bool) -> data.Description | None:
+    return data.describe(
+        config.data.name,
+        config.data.n,
+        train=config.data.train,
+        test=config.data.test,
+        data_dir=config.data_dir,
+        download=download,
+    )
+
+
+def _model_options(config: ml_collections.ConfigDict) -> dict[str, Any]:
+    return {
+        'hidden': tuple(config.model.hidden),
+        'widths': tuple(map(tuple, config.model.widths)),
+        'stride': config.model.stride,
+        'conv': config.model.conv,
+        'dtype': config.model.dtype,
+    }
+
+
+def _shapes(config: ml_collections.ConfigDict, about: data.Description) -> Any:
+    """The shapes of the parameters."""
+    name, options = config.model.name, _model_options(config)
+    return models.shapes(name, tuple(about.image), about.classes, **options)
+
+
+def _room_for_canaries(
+    config: ml_collections.ConfigDict, about: data.Description, shapes: Any | None
+) -> None:
+    twice = 'twice config.audit.m' if config.audit.pairs else 'config.audit.m'
+    if config.audit.canaries != 'dirac':
+        name = f'{twice}, the number of held-out examples used as canaries,'
+        _check.count(name, _number(config), 1, about.held_out - 1)
+    elif shapes is not None:
+        size = sum(leaf.size for leaf in jax.tree.leaves(shapes))
+        _check.count(f'{twice}, the number of Dirac canaries,', _number(config), 1, size)
 
 
 def _clipping(
@@ -203,44 +240,35 @@ def _clipping(
 
 def _canaries(kind: str, key: jax.Array, m: int, params: Any, dataset: data.Dataset):
     """The canaries, and the data set without the held-out examples that became some."""
-    _check.choice('config.audit.canaries', kind, ('dirac', 'mislabeled', 'in_distribution'))
     if kind == 'dirac':
         return canaries.dirac(key, m, params), dataset
     images, labels = dataset.test
-    _check.count('The number of held-out examples used as canaries', m, 1, len(labels) - 1)
     rest = dataset._replace(test=data.Split(images[m:], labels[m:]))
     if kind == 'mislabeled':
         return canaries.mislabeled(key, m, images[:m], labels[:m], dataset.classes), rest
     return canaries.in_distribution(key, m, images[:m], labels[:m]), rest
 
 
-def _optimizer(
-    config: ml_collections.ConfigDict, params: Any
-) -> tuple[optax.GradientTransformation, str]:
-    """The optimizer, and the signal of the paper's score that goes with it.
-
-    w_{t−1} − w_t is the privatized gradient, scaled, if the update is a step of plain SGD.
-    Elsewhere the adversary sees the same, and the privatized gradient says it directly.
-    """
+def _optimizer(config: ml_collections.ConfigDict, params: Any) -> optax.GradientTransformation:
+    """The optimizer for parameters, or shapes, like these."""
     name, options = config.optimizer, dict(config.optimizer_options)
-    make = getattr(optax, name, None)
     try:
-        optimizer = make(config.learning_rate, **options)
-    except TypeError as error:
+        optimizer = getattr(optax, name)(config.learning_rate, **options)
+        if not isinstance(optimizer, optax.GradientTransformation):
+            raise TypeError(f'optax.{name} is none')
+    except Exception as error:  # of whatever the name stands for
         raise ValueError(
             'config.optimizer and config.optimizer_options must be an optimizer of optax and its '
-            f'options, but {name!r} and {options!r} were given ({error}).'
+            f'options, but {name!r} and {options!r} were given ({_check.one_line(error)}).'
         ) from error
-    if not isinstance(optimizer, optax.GradientTransformation):
-        raise ValueError(f'config.optimizer must be an optimizer of optax, but {name!r} was given.')
     try:
-        jax.eval_shape(optimizer.update, params, optimizer.init(params), params)
-    except TypeError as error:
+        jax.eval_shape(lambda w: optimizer.update(w, optimizer.init(w), w), params)
+    except Exception as error:
         raise ValueError(
             'config.optimizer must make do with gradients, because losses are not privatized, '
-            f'but {name!r} was given ({error}).'
+            f'but {name!r} with {options!r} was given ({_check.one_line(error)}).'
         ) from error
-    return optimizer, 'iterates' if name == 'sgd' and not options else 'gradient'
+    return optimizer
 
 
 class Scores(NamedTuple):
@@ -252,20 +280,22 @@ class Scores(NamedTuple):
     headline: str
 
 
-def _scores(config: ml_collections.ConfigDict, signal: str) -> Scores:
-    """Without noise there is no likelihood: there, `dot` takes the place of `llr`."""
+def _scores(config: ml_collections.ConfigDict) -> Scores:
+    """The paper's score and those that the config names.
+
+    w_{t−1} − w_t is the privatized gradient, scaled, if the update is a step of plain SGD.
+    Elsewhere the adversary sees the same, and the privatized gradient says it directly.
+    Without noise there is no likelihood: there, `dot` takes the place of `llr`.
+    """
+    plain = config.optimizer == 'sgd' and not config.optimizer_options
+    signal = 'iterates' if plain else 'gradient'
     options, names = config.audit, ()
     given = (signal if one == 'iterates' else one for one in options.signals)
     signals = tuple(dict.fromkeys((signal, *given)))
     weighed, headline = tuple(dict.fromkeys(('dot', *options.scores))), options.headline
     if config.dp.noise_multiplier == 0.0:
         weighed, headline = ('dot',), headline.removesuffix('_llr')
-    for one in signals:
-        _check.choice('signal', one, SIGNALS)
     for name in options.attacks:
-        _check.choice('config.audit.attacks', name, ('white_box', 'black_box'))
-        if name == 'black_box' and options.canaries == 'dirac':
-            raise ValueError('canaries must be examples for the black-box attack, but are Dirac.')
         names += score_names(signals, weighed) if name == 'white_box' else ('loss',)
     if signal != 'iterates' and headline.startswith('iterates'):
         headline = headline.replace('iterates', signal)

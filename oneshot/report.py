@@ -1,26 +1,20 @@
 """What a run leaves behind: the printed table and the files of its workdir."""
 
+import functools
 import html
 import importlib.metadata
-import json
 import math
-import os
 import pathlib
 import platform
 import shutil
 import subprocess
-import sys
-import time
 from typing import Any
 
 import numpy as np
-import rich.progress
 from rich.console import Console
 from rich.table import Table
-from tensorboardX import SummaryWriter
 
-from oneshot import plots
-from oneshot.dpsgd import Stats
+from oneshot import plots, workdir
 from oneshot.methods import ASSUMPTIONS, METHODS, AuditResult, to_json
 
 Results = dict[tuple[str, str], AuditResult]  # by score and method
@@ -38,66 +32,6 @@ RULES = {
 }
 
 
-class Log:
-    """Progress while a run goes on: a bar on a terminal, plain lines on a pipe.
-
-    With a directory, also `metrics.jsonl` and TensorBoard events.
-    """
-
-    def __init__(self, directory: pathlib.Path | None, steps: int) -> None:
-        self._steps, self._start, self._told = steps, time.perf_counter(), 0
-        self._live, self._accuracy = sys.stdout.isatty(), None
-        self._bar = rich.progress.Progress(
-            rich.progress.TextColumn('training'),
-            rich.progress.BarColumn(),
-            rich.progress.MofNCompleteColumn(),
-            rich.progress.TextColumn('{task.fields[speed]} steps/s, time left'),
-            rich.progress.TimeRemainingColumn(),
-            disable=not self._live,
-        )
-        self._task = self._bar.add_task('training', total=steps, speed='...')
-        self._file = self._events = None
-        if directory is not None:
-            self._file = (directory / 'metrics.jsonl').open('w')
-            self._events = SummaryWriter(str(directory / 'events'))
-
-    def __enter__(self) -> 'Log':
-        self._bar.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bar.stop()
-        if self._file is not None:
-            self._file.close()
-            self._events.close()
-
-    def write(self, step: int, stats: Stats, accuracy: float | None = None) -> None:
-        """Takes note of a chunk that ended at `step`, and of the test accuracy if it is given."""
-        speed = step / (time.perf_counter() - self._start)
-        examples = max(1, int(np.sum(stats.examples)))
-        metrics = {
-            'loss': float(np.sum(stats.loss)) / examples,
-            'batch_size': float(np.mean(stats.examples)),
-            'clipped': float(np.sum(stats.clipped)) / examples,
-            'nonfinite': int(np.sum(stats.nonfinite)),
-        }
-        if accuracy is not None:
-            metrics['test_accuracy'] = self._accuracy = accuracy
-        self._bar.update(self._task, completed=step, speed=f'{speed:.0f}')
-        if not self._live and (step >= self._told + self._steps / 5 or step == self._steps):
-            self._told = step
-            left = (self._steps - step) / speed
-            line = f'step {step:,} of {self._steps:,}: loss {metrics["loss"]:.3f}'
-            if self._accuracy is not None:
-                line += f', test accuracy {self._accuracy:.1%}'
-            print(f'{line}, {speed:.0f} steps/s, {left:.0f} s left', flush=True)
-        if self._file is not None:
-            self._file.write(json.dumps({'step': step} | metrics) + '\n')
-            self._file.flush()
-            for name, value in metrics.items():
-                self._events.add_scalar(f'train/{name}', value, step)
-
-
 def verdict(result: AuditResult) -> str:
     """What the result says of the claim, in words."""
     if result.violated and result.kind != 'bound':
@@ -107,6 +41,23 @@ def verdict(result: AuditResult) -> str:
     if result.violated:
         return 'the claim is violated, unless the assumption does not hold'
     return 'consistent with the claim'
+
+
+def about(config: dict[str, Any], record: dict[str, Any]) -> dict[str, str]:
+    """What was audited, from the files of a run."""
+    dp, scores = config['dp'], dict.fromkeys(row['score'] for row in record['rows'])
+    headline = f'{config["audit"]["canaries"]} canaries, scored by {record["score"]}'
+    if config['audit']['headline'] == 'best':
+        headline += f', the best of {", ".join(scores)}, which share the confidence'
+    return {
+        'audited': f'DP-SGD, {record["steps"]:,} steps, q = {dp["sampling_prob"]:g}, '
+        f'σ = {record["noise_multiplier"]:.4g}, c = {float(dp["clip_norm"]):g}',
+        'data': f'{config["data"]["name"]}, n = {record["n"]:,}',
+        'test accuracy': f'{record["test_accuracy"]:.1%}',
+        'headline': headline,
+        'seed': str(record['seed']),
+        'time': f'{record["seconds"]:.1f} s',
+    }
 
 
 def headline_rows(about: dict[str, str], result: AuditResult) -> list[tuple[str, str]]:
@@ -193,6 +144,7 @@ def _table(title: str, columns: tuple[str, ...], rows: list[tuple[str, ...]]) ->
     return table
 
 
+@functools.cache
 def provenance() -> dict[str, Any]:
     """Which code and which libraries made a result."""
     commit = None
@@ -205,22 +157,21 @@ def provenance() -> dict[str, Any]:
     return {'git': commit, 'versions': versions | {'python': platform.python_version()}}
 
 
-def write(
-    directory: pathlib.Path,
-    config: dict[str, Any],
-    record: dict[str, Any],
-    scores: dict[str, np.ndarray],
-    coins: np.ndarray,
-) -> None:
-    """Writes the files of a run. Scores and coins are kept apart and joined by id.
-
-    `scores` in scores.npz is the headline's; the others follow under their names.
-    """
+def write_coins(directory: pathlib.Path, coins: np.ndarray) -> None:
+    """Writes the coins, which are for the eyes of the owner alone."""
     ids = np.arange(coins.size)
-    np.savez_compressed(directory / 'scores.npz', ids=ids, scores=scores[record['score']], **scores)
-    np.savez_compressed(directory / 'coins.npz', ids=ids, included=coins)
-    _write_text(directory / 'config.json', to_json(config) + '\n')
-    _write_text(directory / 'result.json', to_json(record) + '\n')
+    workdir.write_arrays(directory / 'coins.npz', mode=0o600, ids=ids, included=coins)
+
+
+def write_scores(path: pathlib.Path, headline: str, scores: dict[str, np.ndarray]) -> None:
+    """Writes scores with the ids of their canaries: as `scores` the headline's, and all by name."""
+    ids = np.arange(scores[headline].size)
+    workdir.write_arrays(path, ids=ids, scores=scores[headline], **scores)
+
+
+def write_result(directory: pathlib.Path, record: dict[str, Any]) -> None:
+    """Writes the result, which is the last that a run does: with it, it is finished."""
+    workdir.write(directory / 'result.json', f'{to_json(record)}\n'.encode())
 
 
 def write_html(
@@ -255,7 +206,7 @@ def write_html(
         _html_table(_COLUMNS, result_rows(results)),
         '</html>',
     ]
-    _write_text(directory / 'report.html', '\n'.join(page))
+    workdir.write(directory / 'report.html', '\n'.join(page).encode())
 
 
 def _html_table(header: tuple[str, ...] | list[str], rows: list[tuple[str, ...]]) -> str:
@@ -264,10 +215,3 @@ def _html_table(header: tuple[str, ...] | list[str], rows: list[tuple[str, ...]]
 
     head = [line(header, 'th')] if header else []
     return '\n'.join(['<table>', *head, *(line(row, 'td') for row in rows), '</table>'])
-
-
-def _write_text(path: pathlib.Path, text: str) -> None:
-    """Writes under a temporary name first, so that no half-written file is left."""
-    partial = path.with_name(path.name + '.partial')
-    partial.write_text(text, encoding='utf-8')
-    os.replace(partial, path)

@@ -1,6 +1,6 @@
 """One audited run, from config to report."""
 
-import dataclasses
+import contextlib
 import functools
 import json
 import time
@@ -12,60 +12,140 @@ import jax.numpy as jnp
 import numpy as np
 from rich.console import Console
 
-from oneshot import canaries, dpsgd, report
-from oneshot.methods import METHODS, AuditResult
+from oneshot import canaries, dpsgd, report, settings, verdict
+from oneshot.keeper import Diverged, Keeper
+from oneshot.log import Log
+from oneshot.methods import AuditResult
 from oneshot.prepare import Run, prepare
-from oneshot.scores import audit_scores
+from oneshot.verdict import audit_all, best
+from oneshot.workdir import Workdir
 
-__all__ = ['Run', 'audit_all', 'best', 'collect_scores', 'prepare', 'run', 'test_accuracy', 'train']
+__all__ = [
+    'Run',
+    'audit_all',
+    'best',
+    'collect_scores',
+    'prepare',
+    'run',
+    'show_again',
+    'test_accuracy',
+    'train',
+]
 
 _EVALUATED = 500  # images at once
 
 
 def run(prepared: Run) -> AuditResult:
-    """Trains, audits and reports. Returns the headline that the config names."""
-    config = prepared.config
-    start = time.perf_counter()
-    with report.Log(prepared.directory, config.steps) as log:
-        state = train(prepared, log.write)
-    accuracy = test_accuracy(prepared, state)
-    scores = collect_scores(prepared, state)
-    results = audit_all(prepared, scores)
-    seconds = time.perf_counter() - start
-    score, headline = best(prepared, results)
+    """Trains, audits and reports. Returns the headline that the config names.
 
-    about = _about(prepared, score, accuracy, seconds)
-    report.show(Console(), about, score, headline, results)
-    if prepared.directory is not None:
-        coins = np.asarray(prepared.coins)
-        record = _record(prepared, score, accuracy, seconds, headline, results)
-        report.write(prepared.directory, json.loads(config.to_json()), record, scores, coins)
-        report.write_html(prepared.directory, about, headline, results, scores[score], coins)
-        print(f'Written to {prepared.directory}; open {prepared.directory}/report.html.')
+    With a workdir it goes on where an earlier run of the same config was stopped.
+
+    Raises:
+        Diverged: the loss or a parameter is not finite.
+        Stopped: the process was told to stop, and the state is kept.
+        OSError: the workdir is full; the error says what is kept.
+        ValueError: the workdir is in use, or none of its checkpoints can be read.
+    """
+    with prepared.directory or contextlib.nullcontext():
+        state, seconds = _trained(prepared)
+        start = time.perf_counter()
+        accuracy = test_accuracy(prepared, state)
+        scores = collect_scores(prepared, state)
+        results = audit_all(prepared, scores)
+        score, headline = best(prepared, results)
+        seconds += time.perf_counter() - start
+
+        record = verdict.record(prepared, score, accuracy, seconds, headline, results)
+        about = report.about(settings.plain(prepared.config), record)
+        report.show(Console(), about, score, headline, results)
+        if prepared.directory is not None:
+            path, coins = prepared.directory.path, np.asarray(prepared.coins)
+            report.write_scores(path / 'scores.npz', score, scores)
+            report.write_html(path, about, headline, results, scores[score], coins)
+            report.write_result(path, record)
+            print(f'Written to {path}; open {path}/report.html.')
     return headline
+
+
+def show_again(directory: Workdir) -> AuditResult:
+    """Shows the result of a finished run once more, from its files."""
+    record = json.loads((directory.path / 'result.json').read_bytes())
+    config = json.loads((directory.path / 'config.json').read_bytes())
+    headline, results = verdict.read(record)
+    report.show(Console(), report.about(config, record), record['score'], headline, results)
+    print(f'{directory.path} has this result already; --overwrite starts anew.')
+    return headline
+
+
+def _trained(prepared: Run) -> tuple[dpsgd.State, float]:
+    """The state after all steps, and the seconds that they took, however often it was stopped."""
+    if prepared.directory is None:
+        start = time.perf_counter()
+        with Log(None, prepared.config.steps) as log:
+            state = train(prepared, log.write)
+        return state, time.perf_counter() - start
+    with Keeper(prepared) as keeper:
+        try:
+            state = train(prepared, keeper.log, state=keeper.begin(), keep=keeper.keep)
+        except Diverged as error:
+            raise _explained(prepared, keeper, error) from None
+        return state, keeper.end(state)
+
+
+def _explained(prepared: Run, keeper: Keeper, error: Diverged) -> Diverged:
+    """The error with what is kept: the state before it, and the scores until then.
+
+    They are found once more from the newest checkpoint, with the same bits.
+    """
+    last = error.step - 1
+    state = train(prepared, state=keeper.newest(), until=last)
+    keeper.save(last, state)
+    path = prepared.directory.path / f'scores_until_{last}.npz'
+    scores = collect_scores(prepared, state)
+    report.write_scores(path, next(iter(scores)), scores)
+    return error.with_advice(
+        f'The state of step {last:,} is kept in {prepared.directory.path}/checkpoints, the scores '
+        f'until then are in {path}.'
+    )
 
 
 def train(
     prepared: Run,
     log: Callable[[int, dpsgd.Stats, float | None], None] = lambda step, stats, accuracy: None,
+    *,
+    state: dpsgd.State | None = None,
+    until: int | None = None,
+    keep: Callable[[int, dpsgd.State], None] = lambda step, state: None,
 ) -> dpsgd.State:
     """Runs all steps, a chunk at a time.
 
-    `log` is called after each with its stats and, where it is time for that, with the
-    test accuracy.
+    Args:
+        prepared: the run.
+        log: called after each chunk with its stats and, where it is time for that, with the
+            test accuracy.
+        state: to go on from; its buffers are donated. Without it, from the first.
+        until: the last step, if not that of the config.
+        keep: called after `log` with the state.
+
+    Raises:
+        Diverged: the loss or a parameter is not finite.
     """
-    config, state = prepared.config, jax.tree.map(jnp.copy, prepared.state)  # it is donated
+    config, until = prepared.config, prepared.config.steps if until is None else until
+    if state is None:
+        state = jax.tree.map(jnp.copy, prepared.state)  # it is donated
     chunk = dpsgd.make_chunk(prepared.step, config.chunk)
     given = prepared.population, prepared.canaries, prepared.included
-    last = jnp.int32(config.steps)
-    for first in range(0, config.steps, config.chunk):
-        state, stats = chunk(state, last, prepared.key, *given)
-        done = min(config.steps, first + config.chunk)
+    for first in range(int(state.step), until, config.chunk):
+        state, stats = chunk(state, jnp.int32(until), prepared.key, *given)
+        done = int(state.step)
         stats = jax.tree.map(lambda x, made=done - first: np.asarray(x)[:made], stats)
+        if what := dpsgd.diverged(state, stats):
+            raise Diverged(done, what, config)
         every, accuracy = config.evaluate_every, None
         if every and done // every > first // every:
             accuracy = test_accuracy(prepared, state)
         log(done, stats, accuracy)
+        keep(done, state)
     return state
 
 
@@ -92,97 +172,3 @@ def collect_scores(prepared: Run, state: dpsgd.State) -> dict[str, np.ndarray]:
             values = np.asarray(values)
             scores[signal] = canaries.pair_scores(values) if prepared.config.audit.pairs else values
     return scores
-
-
-def audit_all(prepared: Run, scores: dict[str, np.ndarray]) -> dict[tuple[str, str], AuditResult]:
-    """Every score by every method. The coins are looked at here, and only here.
-
-    Where the headline is the best of all scores, they share the confidence: each bound may
-    fail with an equal part of what is left to 1 (Bonferroni), so that all of them hold
-    together, the best among them.
-    """
-    options = prepared.config.audit
-    confidence = options.confidence
-    if prepared.headline == 'best':
-        confidence = 1.0 - (1.0 - confidence) / len(scores)
-    return {
-        (name, method): audit_scores(
-            values,
-            np.asarray(prepared.coins),
-            delta=prepared.config.dp.delta,
-            confidence=confidence,
-            method=method,
-            guesses=_guesses(options, method),
-            mechanism=prepared.mechanisms.get(name),
-            eps_claimed=prepared.eps_ub,
-        )
-        for name, values in scores.items()
-        for method in prepared.methods[name]
-    }
-
-
-def _guesses(options: Any, method: str) -> str | tuple[int, int]:
-    """The numbers of guesses that the config gives, for methods that have any, or its rule."""
-    if METHODS[method].takes == 'cells' or method == 'weighted':
-        return 'planned'
-    return options.guesses if options.k_plus is None else (options.k_plus, options.k_minus)
-
-
-def best(prepared: Run, results: dict[tuple[str, str], AuditResult]) -> tuple[str, AuditResult]:
-    """The score that the config names before the run, or the best of all, and its result.
-
-    The best holds with the confidence of the config, and its p-value is that of all.
-    """
-    options, scores = prepared.config.audit, prepared.scores
-    if prepared.headline != 'best':
-        return prepared.headline, results[prepared.headline, options.method]
-    score = max(scores, key=lambda name: results[name, options.method].eps_lb)
-    result = results[score, options.method]
-    p_value = min(1.0, len(scores) * result.p_value)
-    return score, dataclasses.replace(result, confidence=options.confidence, p_value=p_value)
-
-
-def _about(prepared: Run, score: str, accuracy: float, seconds: float) -> dict[str, str]:
-    config, dp = prepared.config, prepared.config.dp
-    headline = f'{config.audit.canaries} canaries, scored by {score}'
-    if prepared.headline == 'best':
-        headline += f', the best of {", ".join(prepared.scores)}, which share the confidence'
-    return {
-        'audited': f'DP-SGD, {config.steps:,} steps, q = {dp.sampling_prob:g}, '
-        f'σ = {prepared.noise_multiplier:.4g}, c = {dp.clip_norm:g}',
-        'data': f'{config.data.name}, n = {len(prepared.dataset.train.labels):,}',
-        'test accuracy': f'{accuracy:.1%}',
-        'headline': headline,
-        'seed': str(config.seed),
-        'time': f'{seconds:.1f} s',
-    }
-
-
-def _record(
-    prepared: Run,
-    score: str,
-    accuracy: float,
-    seconds: float,
-    headline: AuditResult,
-    results: dict[tuple[str, str], AuditResult],
-) -> dict[str, Any]:
-    record = headline.as_dict()
-    record['eps_ub'] = record.pop('eps_claimed')
-    rows = [{'score': name} | result.as_dict() for (name, _), result in results.items()]
-    return (
-        record
-        | {
-            'score': score,
-            'noise_multiplier': prepared.noise_multiplier,
-            'strategy': prepared.clipping.strategy,
-            'microbatch_size': prepared.clipping.microbatch_size,
-            'test_accuracy': accuracy,
-            'steps': prepared.config.steps,
-            'seconds': seconds,
-            'devices': [str(device) for device in jax.devices()],
-            'processes': jax.process_count(),
-            'seed': prepared.config.seed,
-        }
-        | report.provenance()
-        | {'rows': rows}
-    )

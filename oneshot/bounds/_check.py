@@ -113,3 +113,8 @@ def weights(value: object, v: object, *, bounded: bool) -> tuple[np.ndarray, flo
         raise ValueError(f'weights must have a finite sum, but {largest!r} is the largest given.')
     v = real('v, the weight of the right guesses,', v, 0.0, total * (1.0 + 1e-12))
     return sizes, min(total, v)
+
+
+def one_line(error: BaseException) -> str:
+    """The beginning of what an error says, for a sentence."""
+    return str(error).strip().partition('\n')[0][:200] or type(error).__name__

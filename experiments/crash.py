@@ -3,10 +3,11 @@
     python -m experiments.crash       # 10 minutes on two cores
 
 Each run is `python -m oneshot.main` in a process of its own, killed one to four times: at a
-random moment after it was started, while it trains, or while it writes a checkpoint. The same command is then
-given again until the run is finished. Parameters, optimizer, average, accumulators, scores,
-coins, metrics and result.json (but for its seconds) are compared with those of a run that was
-never stopped, bit for bit. Writes results/crash.csv and results/crash.png.
+random moment after it was started, while it trains, or while it writes a checkpoint. The same
+command is then given again until the run is finished. Parameters, optimizer, average,
+accumulators, scores, coins, metrics and result.json (but for its seconds) are compared with
+those of a run that was never stopped, bit for bit. Writes results/crash.csv and
+results/crash.png.
 """
 
 import argparse

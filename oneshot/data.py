@@ -60,7 +60,7 @@ def describe(
     if name == 'digits':
         _check.choice('The training split of digits', train, ('train',))
         _check.choice('The held-out split of digits', test, ('test',))
-        n = _check.count('n, the number of training examples,', n, 0, _DIGITS - 1)
+        n = _check.count('config.data.n, the number of training examples,', n, 0, _DIGITS - 1)
         return Description((8, 8), 10, n, _DIGITS - n)
     builder = _open(name, data_dir, download)
     if builder is None:
@@ -69,7 +69,7 @@ def describe(
         _check.choice(f'A split of {name}', split, tuple(builder.info.splits))
     classes = _classes(builder)
     size, held_out = (builder.info.splits[split].num_examples for split in (train, test))
-    n = size if n is None else _check.count('n, the training examples,', n, 0, size)
+    n = size if n is None else _check.count('config.data.n, the training examples,', n, 0, size)
     return Description(builder.info.features['image'].shape, classes, n, held_out)
 
 

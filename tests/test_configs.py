@@ -158,7 +158,7 @@ def test_the_white_box_experiment_runs_small(data_dir):
 )
 def test_what_is_wrong_is_said_before_anything_starts(given, message, data_dir):
     done = _main(*given, f'--config.data_dir={data_dir}')
-    assert done.returncode != 0
+    assert done.returncode == 2
     assert message in done.stderr
     assert 'Traceback' not in done.stderr
     assert 'step' not in done.stdout

@@ -84,13 +84,14 @@ def whole(config: str, folder: pathlib.Path) -> float:
     return time.perf_counter() - begin
 
 
-def killed(number: int, config: str, folder: pathlib.Path, lasts: float) -> dict[str, Any]:
+def killed(
+    number: int, config: str, folder: pathlib.Path, lasts: float, kills: tuple[int, ...]
+) -> csv_files.Row:
     """A run that is killed, and started again until it is finished."""
     rng, begin = random.Random(f'{SEED} {number}'), time.perf_counter()
     phases: collections.Counter[str] = collections.Counter()
-    kills = rng.choice((1, 1, 2, 3, 4))
     told = []
-    for _ in range(kills):
+    for _ in range(rng.choice(kills)):
         process = start(config, folder)
         moment = rng.choice(('saving', 'training', 'any'))
         if moment == 'saving':
@@ -203,24 +204,21 @@ def _plain(leaf: Any) -> Any:
 
 
 def crash(
-    runs: int, folder: pathlib.Path, configs: tuple[str, ...] = tuple(CONFIGS)
+    runs: int,
+    folder: pathlib.Path,
+    configs: tuple[str, ...] = tuple(CONFIGS),
+    kills: tuple[int, ...] = (1, 1, 2, 3, 4),
 ) -> list[csv_files.Row]:
-    """So many runs, two at a time."""
+    """So many runs, two at a time, each killed as often as one of `kills` says."""
     os.environ.setdefault('JAX_COMPILATION_CACHE_DIR', str(folder / 'programs'))
     os.environ.setdefault('JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS', '0')
     rows = []
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
-        list(pool.map(lambda one: whole(one, folder / f'{one}_first'), configs))  # compiles
-        lasts = dict(
-            zip(configs, pool.map(lambda one: whole(one, folder / one), configs), strict=True)
-        )
-        for config in configs:
-            assert not differences(folder / config, folder / f'{config}_first')
+        lasts = list(pool.map(lambda one: whole(one, folder / one), configs))
         jobs = []
         for number in range(runs):
-            config = configs[number % len(configs)]
-            place = folder / f'run_{number}'
-            jobs.append(pool.submit(killed, number, config, place, lasts[config]))
+            place, one = folder / f'run_{number}', number % len(configs)
+            jobs.append(pool.submit(killed, number, configs[one], place, lasts[one], kills))
         for job in track(concurrent.futures.as_completed(jobs), 'killing', total=runs):
             row = job.result()
             other = differences(folder / row['config'], folder / f'run_{row["run"]}')

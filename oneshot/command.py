@@ -87,7 +87,7 @@ def override(
                 'optimizer_options',
             )
         elif key not in settings.KEYS or key not in settings.flat(config):
-            problems.note(settings.unknown(key), key)
+            problems.note(settings.unknown(key))
         else:
             _set(config, key, arguments, problems)
 
@@ -105,6 +105,8 @@ def _set(
         return
     alone, line = flags.FlagValues(), ['', *arguments]
     try:
+        if parent.get_type(last) is tuple and given.startswith('{'):  # would be an empty one
+            raise ValueError
         config_flags.DEFINE_config_dict('config', config, flag_values=alone, sys_argv=line)
         alone(line)
     except Exception:  # ml_collections lets through whatever a parser raises

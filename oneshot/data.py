@@ -58,15 +58,16 @@ def describe(
         ValueError: as `load` does.
     """
     if name == 'digits':
-        _check.choice('The training split of digits', train, ('train',))
-        _check.choice('The held-out split of digits', test, ('test',))
+        _check.choice('config.data.train, a split of digits,', train, ('train',))
+        _check.choice('config.data.test, a split of digits,', test, ('test',))
         n = _check.count('config.data.n, the number of training examples,', n, 0, _DIGITS - 1)
         return Description((8, 8), 10, n, _DIGITS - n)
     builder = _open(name, data_dir, download)
     if builder is None:
         return None
-    for split in (train, test):
-        _check.choice(f'A split of {name}', split, tuple(builder.info.splits))
+    splits = tuple(builder.info.splits)
+    _check.choice(f'config.data.train, a split of {name},', train, splits)
+    _check.choice(f'config.data.test, a split of {name},', test, splits)
     classes = _classes(builder)
     size, held_out = (builder.info.splits[split].num_examples for split in (train, test))
     n = size if n is None else _check.count('config.data.n, the training examples,', n, 0, size)
@@ -127,7 +128,7 @@ def _open(name: str, data_dir: str | None, download: bool) -> Any:
 
     try:
         builder = tfds.builder(name, data_dir=data_dir)
-    except tfds.core.DatasetNotFoundError:
+    except (ValueError, tfds.core.DatasetNotFoundError):  # no such name, or none at all
         names = ', '.join(NAMES)
         raise ValueError(
             f'config.data.name must be a data set of TFDS, or one of {names}, '

@@ -101,9 +101,13 @@ class Keeper:
         )
         return state
 
+    def wait(self) -> None:
+        """Returns when the checkpoint that is under way is written."""
+        self._checkpoints.wait()
+
     def newest(self) -> State:
         """The newest state that was kept, or the first of all."""
-        self._checkpoints.wait()
+        self.wait()
         found = self._newest()
         return jax.tree.map(jnp.copy, self._run.state) if found is None else found.state[0]
 
@@ -166,7 +170,7 @@ class Keeper:
                 f'The checkpoints in {self._folder} are of other data or another key than this '
                 'run has; --overwrite starts anew.'
             )
-        made, here = ({'oneshot': one['git'], **one['versions']} for one in (notes, about))
+        made, here = ({'commit': one['git'], **one['versions']} for one in (notes, about))
         if other := [f'{name} {made.get(name)}' for name in here if made.get(name) != here[name]]:
             warnings.warn(
                 f'The checkpoint of step {found.step} was made with {", ".join(other)}, which is '

@@ -160,12 +160,11 @@ def check(config: ml_collections.ConfigDict, problems: settings.Problems | None 
         shapes = problems.attempt(('model',), _shapes, config, about)
         looked_at = 'audit.m', 'audit.pairs', 'audit.canaries'
         problems.attempt(looked_at, _room_for_canaries, config, about, shapes)
-        if shapes is not None:
-            looked_at = 'optimizer', 'optimizer_options', 'learning_rate'
-            problems.attempt(looked_at, _optimizer, config, shapes)
-    looked_at = 'optimizer', 'optimizer_options', 'dp.noise_multiplier', 'audit.canaries'
-    own = 'audit.attacks', 'audit.signals', 'audit.scores', 'audit.headline'
-    scores = problems.attempt((*looked_at, *own), _scores, config)
+    looked_at = 'optimizer', 'optimizer_options', 'learning_rate'
+    problems.attempt(looked_at, _optimizer, config, {'any': jnp.zeros((2, 2))})
+    looked_at = 'optimizer', 'optimizer_options', 'dp.noise_multiplier', 'audit.headline'
+    more = 'audit.attacks', 'audit.signals', 'audit.scores'
+    scores = problems.attempt((*looked_at, *more), _scores, config)
     if scores is not None:
         looked_at = 'learning_rate', 'dp.noise_multiplier', 'audit.canaries'
         problems.attempt((*looked_at, 'audit.pairs', 'audit.method'), _methods, config, scores)
@@ -265,8 +264,9 @@ def _optimizer(config: ml_collections.ConfigDict, params: Any) -> optax.Gradient
         jax.eval_shape(lambda w: optimizer.update(w, optimizer.init(w), w), params)
     except Exception as error:
         raise ValueError(
-            'config.optimizer must make do with gradients, because losses are not privatized, '
-            f'but {name!r} with {options!r} was given ({_check.one_line(error)}).'
+            'config.optimizer with config.optimizer_options must make do with gradients, because '
+            f'losses are not privatized, but {name!r} with {options!r} was given '
+            f'({_check.one_line(error)}).'
         ) from error
     return optimizer
 

@@ -147,7 +147,7 @@ def values(config: ml_collections.ConfigDict, problems: Problems) -> None:
     """Looks at every key by itself, and at those that limit each other."""
     given = flat(config)
     for key in given.keys() - KEYS.keys():
-        problems.note(unknown(key), key)
+        problems.note(unknown(key))
     for key, check in KEYS.items():
         if key not in given:
             problems.note(f'config.{key} is missing.', key)
@@ -238,5 +238,6 @@ def _target(config: ml_collections.ConfigDict) -> None:
 def _no_black_box(config: ml_collections.ConfigDict) -> None:
     if config.audit.canaries == 'dirac' and 'black_box' in config.audit.attacks:
         raise ValueError(
-            'config.audit.canaries must be examples for the black-box attack, but are Dirac.'
+            'config.audit.canaries must be examples for the black-box attack of '
+            'config.audit.attacks, but are Dirac.'
         )

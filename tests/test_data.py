@@ -116,7 +116,7 @@ def test_a_data_set_that_cannot_be_written_to(anywhere, tmp_path, capsys, monkey
         ({'name': 'cifar11'}, "config.data.name must be .* but 'cifar11' was given"),
         (
             {'train': 'trian'},
-            "A split of cifar10 must be one of train, test, but 'trian' was given",
+            "a split of cifar10, must be one of train, test, but 'trian' was given",
         ),
         ({'test': 'validation'}, "must be one of train, test, but 'validation' was given"),
         ({'n': 21}, 'n, the training examples, must be a whole number from 0 to 20'),

@@ -384,7 +384,7 @@ def test_optimizers_are_scored_by_the_privatized_gradient(name, options, plain_r
         ({'microbatch_size': 0}, 'config.microbatch_size must be a whole number'),
         ({'steps': 0}, 'config.steps must be a whole number'),
         ({'data__n': 5000}, 'n, the number of training examples, must be'),
-        ({'data__train': 'valid'}, 'The training split of digits must be one of train'),
+        ({'data__train': 'valid'}, 'config.data.train, a split of digits, must be one of train'),
         ({'views': -1}, 'config.views must be a whole number'),
         ({'ema_decay': 1.0}, r'ema_decay must be a number in \[0, 1\)'),
         ({'optimizer': 'adamax_or_so'}, "config.optimizer .* 'adamax_or_so'"),

@@ -1,0 +1,90 @@
+"""What checkpoints cost: a CNN's run with one every 50 steps, beside one without.
+
+    python -m experiments.bench_checkpoints       # 6 minutes on two cores
+
+The CNN of 402,986 parameters on images of CIFAR-10's size, batches of 64, which is small, so
+that 50 steps do not take long, and 5,000 canaries: by `oneshot.train`, as `oneshot.main` runs
+it, with metrics and events. Blocks of 50 steps with and without take turns in one process, and
+the time of a block with a checkpoint is until the next one is to be written, so that what is
+done in the background counts. Writes results/bench_checkpoints.csv.
+"""
+
+import argparse
+import pathlib
+import statistics
+import tempfile
+import time
+
+import jax
+from rich.console import Console
+from rich.progress import track
+
+from configs import cifar_wb
+from experiments import csv_files
+from oneshot import train
+from oneshot.keeper import Keeper
+from oneshot.prepare import Run
+from tests import tiny_tfds
+
+RESULTS = pathlib.Path(__file__).parent / 'results'
+NUMBERS = ('block', 'without_seconds', 'with_seconds', 'ratio', 'mib')
+BLOCK, PAIRS = 50, 10
+
+
+def prepare(folder: pathlib.Path, quick: bool) -> Run:
+    """Random images will do: what they show changes no time."""
+    tiny_tfds.write(folder / 'tfds', train=1000, test=100)
+    config = cifar_wb.get_config('cpu')
+    config.data_dir, config.data.n = str(folder / 'tfds'), 1000
+    config.model.widths, config.model.stride = ((32, 32), (64, 64), (128,)), 1
+    config.dp.noise_multiplier, config.dp.sampling_prob = 1.0, 64 / 1000
+    config.chunk, config.evaluate_every, config.checkpoint_every = 10, 0, BLOCK
+    config.learning_rate = 0.1
+    if quick:
+        config.model.widths, config.audit.m = ((4,), (4,), (4,)), 100
+    return train.prepare(config, folder / 'run')
+
+
+def measure(prepared: Run, pairs: int) -> list[csv_files.Row]:
+    """Seconds of a block with a checkpoint at its start, and of one without, in turns."""
+    rows, seconds = [], {}
+    with prepared.directory, Keeper(prepared) as keeper:
+        state = train.train(prepared, keeper.log, state=keeper.begin(), until=BLOCK)  # compiles
+        for pair in track(range(pairs), 'measuring'):
+            for saves in (False, True) if pair % 2 else (True, False):
+                first = int(state.step)
+                start = time.perf_counter()
+                if saves:
+                    keeper.save(first, state)
+                state = train.train(prepared, keeper.log, state=state, until=first + BLOCK)
+                jax.block_until_ready(state)
+                if saves:
+                    keeper.wait()
+                seconds[saves] = time.perf_counter() - start
+            folder = prepared.directory.path / 'checkpoints'
+            newest = max(folder.glob('[0-9]*'), key=lambda path: int(path.name))
+            size = sum(path.stat().st_size for path in newest.rglob('*') if path.is_file())
+            ratio = seconds[True] / seconds[False]
+            row = {'block': pair, 'without_seconds': seconds[False], 'with_seconds': seconds[True]}
+            rows.append(row | {'ratio': ratio, 'mib': size / 2**20})
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument('--pairs', type=int, default=PAIRS)
+    pairs = parser.parse_args().pairs
+    with tempfile.TemporaryDirectory() as folder:
+        rows = measure(prepare(pathlib.Path(folder), quick=False), pairs)
+    csv_files.write(RESULTS / 'bench_checkpoints.csv', rows, (), NUMBERS)
+    ratios = [row['ratio'] for row in rows]
+    low, *_, high = statistics.quantiles(ratios, n=4)
+    Console().print(
+        f'A checkpoint of {rows[0]["mib"]:.1f} MiB every {BLOCK} steps: {BLOCK} steps take '
+        f'{statistics.median(ratios):.4f} times as long, quartiles {low:.4f} and {high:.4f}, '
+        f'{statistics.median(row["without_seconds"] for row in rows):.1f} s without.'
+    )
+
+
+if __name__ == '__main__':
+    main()

@@ -27,6 +27,7 @@ bench: $(VENV)/.bench
 	$(BIN)/python -m experiments.bench_audit
 	$(BIN)/python -m experiments.bench_bounds
 	$(BIN)/python -m experiments.bench_memory
+	$(BIN)/python -m experiments.bench_checkpoints
 
 # The last three need CIFAR-10 as TFDS prepares it, at its default place or TFDS_DATA_DIR.
 experiments: $(VENV)/.bench
@@ -37,6 +38,8 @@ experiments: $(VENV)/.bench
 	$(BIN)/python -m experiments.generic_audit
 	$(BIN)/python -m experiments.audit_peers
 	$(BIN)/python -m experiments.faults
+	$(BIN)/python -m experiments.crash
+	$(BIN)/python -m experiments.long_run
 	$(BIN)/python -m experiments.cifar_bb_cpu
 	$(BIN)/python -m experiments.cifar_wb_cpu
 	$(BIN)/python -m experiments.cifar_tight

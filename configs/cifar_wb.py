@@ -42,7 +42,7 @@ def get_config(argument: str | None = None) -> ml_collections.ConfigDict:
     config.learning_rate = 2.0
     config.views = 16
     config.ema_decay = 0.999
-    config.evaluate_every = 100
+    config.evaluate_every = config.checkpoint_every = 100
     config.dp.eps = eps
     config.dp.sampling_prob = 4_096 / 50_000
     config.audit.m = 5_000

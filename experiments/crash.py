@@ -85,7 +85,12 @@ def whole(config: str, folder: pathlib.Path) -> float:
 
 
 def killed(
-    number: int, config: str, folder: pathlib.Path, lasts: float, kills: tuple[int, ...]
+    number: int,
+    config: str,
+    folder: pathlib.Path,
+    lasts: float,
+    kills: tuple[int, ...],
+    moments: tuple[str, ...],
 ) -> csv_files.Row:
     """A run that is killed, and started again until it is finished."""
     rng, begin = random.Random(f'{SEED} {number}'), time.perf_counter()
@@ -93,7 +98,7 @@ def killed(
     told = []
     for _ in range(rng.choice(kills)):
         process = start(config, folder)
-        moment = rng.choice(('saving', 'training', 'any'))
+        moment = rng.choice(moments)
         if moment == 'saving':
             while_saving(process, folder, rng)
         elif moment == 'training':
@@ -120,7 +125,7 @@ def killed(
 
 def while_saving(process: subprocess.Popen, folder: pathlib.Path, rng: random.Random) -> None:
     """Waits until some checkpoint is under way, and for some of the time that it takes."""
-    passed = rng.randrange(8)  # whole saves, before
+    passed = rng.randrange(4)  # whole saves, before
     seen = False
     while process.poll() is None:
         now = (folder / 'checkpoints' / 'unfinished').exists()
@@ -135,7 +140,7 @@ def while_saving(process: subprocess.Popen, folder: pathlib.Path, rng: random.Ra
 
 def while_training(process: subprocess.Popen, folder: pathlib.Path, rng: random.Random) -> None:
     """Waits until some chunks are made after the first of this process."""
-    metrics, first, more = folder / 'metrics.jsonl', None, rng.randrange(60)
+    metrics, first, more = folder / 'metrics.jsonl', None, rng.randrange(40)
     while process.poll() is None:
         lines = metrics.read_bytes().count(b'\n') if metrics.exists() else 0
         if first is None or lines < first:  # what was not kept is cut off at the start
@@ -208,17 +213,20 @@ def crash(
     folder: pathlib.Path,
     configs: tuple[str, ...] = tuple(CONFIGS),
     kills: tuple[int, ...] = (1, 1, 2, 3, 4),
+    moments: tuple[str, ...] = ('saving', 'training', 'any'),
 ) -> list[csv_files.Row]:
-    """So many runs, two at a time, each killed as often as one of `kills` says."""
+    """So many runs, two at a time, each killed as often as one of `kills` says, at `moments`."""
     os.environ.setdefault('JAX_COMPILATION_CACHE_DIR', str(folder / 'programs'))
     os.environ.setdefault('JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS', '0')
     rows = []
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
-        lasts = list(pool.map(lambda one: whole(one, folder / one), configs))
+        lasts = pool.map(lambda one: whole(one, folder / one), configs)
+        cases = list(zip(configs, lasts, strict=True))
         jobs = []
         for number in range(runs):
-            place, one = folder / f'run_{number}', number % len(configs)
-            jobs.append(pool.submit(killed, number, configs[one], place, lasts[one], kills))
+            config, last = cases[number % len(cases)]
+            given = number, config, folder / f'run_{number}', last, kills, moments
+            jobs.append(pool.submit(killed, *given))
         for job in track(concurrent.futures.as_completed(jobs), 'killing', total=runs):
             row = job.result()
             other = differences(folder / row['config'], folder / f'run_{row["run"]}')

@@ -5,6 +5,7 @@ import hashlib
 import signal
 import time
 import warnings
+import zipfile
 from typing import Any
 
 import jax
@@ -13,6 +14,7 @@ import ml_collections
 import numpy as np
 
 from oneshot import checkpoints, report, settings
+from oneshot.bounds._check import one_line
 from oneshot.checkpoints import Checkpoints
 from oneshot.dpsgd import State, Stats
 from oneshot.log import Log
@@ -93,6 +95,7 @@ class Keeper:
             state, notes = found.state[0], found.notes
             self._kept, position = found.step, notes['metrics_position']
             self._before = notes['seconds']
+            self._check_coins()
             print(f'Going on after step {found.step:,} of {self._config.steps:,}.', flush=True)
         self._make_room()
         report.write_coins(self._folder, np.asarray(self._run.coins))
@@ -125,11 +128,11 @@ class Keeper:
             Stopped: it was.
             OSError: something could not be written; it says what is kept.
         """
+        every, last = self._config.checkpoint_every, step == self._config.steps
         try:
             if self._trouble is not None:
                 raise self._trouble[0]
             self._checkpoints.check()
-            every, last = self._config.checkpoint_every, step == self._config.steps
             if self._signals.received or (every and (last or step // every > self._kept // every)):
                 self.save(step, state)
             if self._signals.received and not last:
@@ -178,6 +181,23 @@ class Keeper:
                 stacklevel=3,
             )
         return found
+
+    def _check_coins(self) -> None:
+        """The coins are flipped again; they have to be those that the state was trained with."""
+        path, flipped = self._folder / 'coins.npz', np.asarray(self._run.coins)
+        try:
+            with path.open('rb') as file, np.load(file) as arrays:
+                same = np.array_equal(arrays['included'], flipped)
+        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+            raise ValueError(
+                f'{path} cannot be read ({one_line(error)}), so that it cannot be told whether the '
+                'checkpoints were made with the coins of this run; --overwrite starts anew.'
+            ) from error
+        if not same:
+            raise ValueError(
+                f'{path} has other coins than this run flips, so that its checkpoints are of '
+                'another game; --overwrite starts anew.'
+            )
 
     def _make_room(self) -> None:
         """Sets aside what a checkpoint takes, if there is room for all that is to come."""

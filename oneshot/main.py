@@ -71,4 +71,4 @@ if __name__ == '__main__':
     try:
         app.run(main, flags_parser=_parse)
     except KeyboardInterrupt:
-        _fail('Stopped before there was anything to keep.', 128 + signal.SIGINT)
+        _fail('Stopped at once. What was kept before is kept.', 128 + signal.SIGINT)

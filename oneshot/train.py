@@ -13,6 +13,7 @@ import numpy as np
 from rich.console import Console
 
 from oneshot import canaries, dpsgd, report, settings, verdict
+from oneshot.bounds import _check
 from oneshot.keeper import Diverged, Keeper
 from oneshot.log import Log
 from oneshot.methods import AuditResult
@@ -33,6 +34,7 @@ __all__ = [
 ]
 
 _EVALUATED = 500  # images at once
+_chunk = functools.lru_cache(maxsize=1)(dpsgd.make_chunk)  # compiled once, also to go on
 
 
 def run(prepared: Run) -> AuditResult:
@@ -60,19 +62,31 @@ def run(prepared: Run) -> AuditResult:
         report.show(Console(), about, score, headline, results)
         if prepared.directory is not None:
             path, coins = prepared.directory.path, np.asarray(prepared.coins)
-            report.write_scores(path / 'scores.npz', score, scores)
-            report.write_html(path, about, headline, results, scores[score], coins)
-            report.write_result(path, record)
+            try:
+                report.write_scores(path / 'scores.npz', score, scores)
+                report.write_html(path, about, headline, results, scores[score], coins)
+                report.write_result(path, record)
+            except OSError as error:
+                raise OSError(
+                    f'The result cannot be written to {path} ({error}); make room, and the same '
+                    'command goes on from the newest checkpoint.'
+                ) from error
             print(f'Written to {path}; open {path}/report.html.')
     return headline
 
 
 def show_again(directory: Workdir) -> AuditResult:
     """Shows the result of a finished run once more, from its files."""
-    record = json.loads((directory.path / 'result.json').read_bytes())
-    config = json.loads((directory.path / 'config.json').read_bytes())
-    headline, results = verdict.read(record)
-    report.show(Console(), report.about(config, record), record['score'], headline, results)
+    files = directory.path / 'result.json', directory.path / 'config.json'
+    try:
+        record, config = (json.loads(path.read_bytes()) for path in files)
+        headline, results = verdict.read(record)
+        about = report.about(config, record)
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(
+            f'{files[0]} cannot be read ({_check.one_line(error)}); --overwrite starts anew.'
+        ) from error
+    report.show(Console(), about, record['score'], headline, results)
     print(f'{directory.path} has this result already; --overwrite starts anew.')
     return headline
 
@@ -97,6 +111,8 @@ def _explained(prepared: Run, keeper: Keeper, error: Diverged) -> Diverged:
 
     They are found once more from the newest checkpoint, with the same bits.
     """
+    if not prepared.config.checkpoint_every:
+        return error  # to find them might take as long as the whole run
     last = error.step - 1
     state = train(prepared, state=keeper.newest(), until=last)
     keeper.save(last, state)
@@ -133,7 +149,7 @@ def train(
     config, until = prepared.config, prepared.config.steps if until is None else until
     if state is None:
         state = jax.tree.map(jnp.copy, prepared.state)  # it is donated
-    chunk = dpsgd.make_chunk(prepared.step, config.chunk)
+    chunk = _chunk(prepared.step, config.chunk)
     given = prepared.population, prepared.canaries, prepared.included
     for first in range(int(state.step), until, config.chunk):
         state, stats = chunk(state, jnp.int32(until), prepared.key, *given)

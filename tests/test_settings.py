@@ -52,6 +52,20 @@ def test_a_missing_key():
         check(config)
 
 
+@pytest.mark.parametrize('part', ['data', 'model', 'dp', 'audit'])
+@pytest.mark.parametrize('value', [None, 3])
+def test_a_part_that_is_missing_or_is_no_part(part, value):
+    config = small.config()
+    with config.unlocked(), config.ignore_type():
+        del config[part]
+        if value is not None:
+            config[part] = value
+    keys = [key for key in settings.KEYS if key.startswith(f'{part}.')]
+    with pytest.raises(ValueError, match='things are wrong with the config') as error:
+        check(config)
+    assert all(f'config.{key} is missing.' in str(error.value) for key in keys)
+
+
 @pytest.mark.parametrize(
     ('key', 'value'),
     [

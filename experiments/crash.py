@@ -17,6 +17,7 @@ import json
 import os
 import pathlib
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -95,8 +96,8 @@ def killed(
     """A run that is killed, and started again until it is finished."""
     rng, begin = random.Random(f'{SEED} {number}'), time.perf_counter()
     phases: collections.Counter[str] = collections.Counter()
-    told = []
-    for _ in range(rng.choice(kills)):
+    told, wanted = [], rng.choice(kills)
+    while len(told) < wanted:
         process = start(config, folder)
         moment = rng.choice(moments)
         if moment == 'saving':
@@ -107,7 +108,11 @@ def killed(
             sleep(process, rng.uniform(0.0, lasts))
         process.send_signal(signal.SIGKILL)
         if process.wait() == 0:  # it was faster, and is finished
-            break
+            if told:
+                break
+            shutil.rmtree(folder)
+            lasts /= 2
+            continue
         phase = look(folder)
         phases[phase] += 1
         told.append(f'{phase} {newest(folder)}')

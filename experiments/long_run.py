@@ -133,9 +133,10 @@ def plot(rows: list[csv_files.Row], target: Any) -> None:
     figure, (above, below) = plt.subplots(2, figsize=(7, 4), layout='constrained', sharex=True)
     steps = [row['step'] for row in rows]
     above.plot(steps, [row['memory_mib'] for row in rows], color='tab:blue')
-    above.set(ylabel='memory (MiB)', ylim=(0, None))
+    above.set(ylabel='memory (MiB)', ylim=(0, 1.2 * max(row['memory_mib'] for row in rows)))
     below.plot(steps, [row['open_files'] for row in rows], color='tab:orange')
-    below.set(xlabel='step', ylabel='open files', ylim=(0, None))
+    below.set(xlabel='step', ylabel='open files')
+    below.set_ylim(0, 1.2 * max(row['open_files'] for row in rows))
     for axes in (above, below):
         axes.axvspan(0, WARM, color='0.93')
         axes.spines[['top', 'right']].set_visible(False)

@@ -146,7 +146,7 @@ class Problems:
 def values(config: ml_collections.ConfigDict, problems: Problems) -> None:
     """Looks at every key by itself, and at those that limit each other."""
     given = flat(config)
-    for key in given.keys() - KEYS.keys():
+    for key in sorted(given.keys() - KEYS.keys()):
         problems.note(unknown(key))
     for key, check in KEYS.items():
         if key not in given:

@@ -118,7 +118,9 @@ def _explained(prepared: Run, keeper: Keeper, error: Diverged) -> Diverged:
     keeper.save(last, state)
     path = prepared.directory.path / f'scores_until_{last}.npz'
     scores = collect_scores(prepared, state)
-    report.write_scores(path, next(iter(scores)), scores)
+    headline = prepared.headline if prepared.headline in scores else next(iter(scores))
+    report.write_scores(path, headline, scores)
+    keeper.wait()
     return error.with_advice(
         f'The state of step {last:,} is kept in {prepared.directory.path}/checkpoints, the scores '
         f'until then are in {path}.'

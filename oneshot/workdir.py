@@ -59,10 +59,22 @@ class Workdir:
     def __enter__(self) -> 'Workdir':
         self._lock = os.open(self.path / '.lock', os.O_RDWR | os.O_CREAT, 0o666)
         try:
+            self._take()
+        except BaseException:
+            os.close(self._lock)
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+        os.close(self._lock)
+
+    def _take(self) -> None:
+        """Makes the folder that of this process and of this config."""
+        try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             owner = os.read(self._lock, 20).decode(errors='replace').strip()
-            os.close(self._lock)
             raise ValueError(
                 f'{self.path} is in use by another run, process {owner}; wait for it, or choose '
                 'another --workdir.'
@@ -77,11 +89,6 @@ class Workdir:
         else:
             self._check_config()  # again: until now, it was anybody's
         write(self.path / 'config.json', f'{to_json(self._config)}\n'.encode())
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.release()
-        os.close(self._lock)
 
     def _check_config(self) -> None:
         path = self.path / 'config.json'
@@ -150,9 +157,9 @@ def write(path: pathlib.Path, content: bytes, mode: int = 0o666) -> None:
             file.flush()
             os.fsync(file.fileno())
         rename(partial, path)
-    except OSError:
+    except OSError as error:
         partial.unlink(missing_ok=True)
-        raise
+        raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 def write_arrays(path: pathlib.Path, mode: int = 0o666, **arrays: np.ndarray) -> None:

@@ -161,7 +161,7 @@ def check(config: ml_collections.ConfigDict, problems: settings.Problems | None 
         looked_at = 'audit.m', 'audit.pairs', 'audit.canaries'
         problems.attempt(looked_at, _room_for_canaries, config, about, shapes)
     looked_at = 'optimizer', 'optimizer_options', 'learning_rate'
-    problems.attempt(looked_at, _optimizer, config, {'any': jnp.zeros((2, 2))})
+    problems.attempt(looked_at, _optimizer, config, jax.ShapeDtypeStruct((2, 2), jnp.float32))
     looked_at = 'optimizer', 'optimizer_options', 'dp.noise_multiplier', 'audit.headline'
     more = 'audit.attacks', 'audit.signals', 'audit.scores'
     scores = problems.attempt((*looked_at, *more), _scores, config)

@@ -318,10 +318,7 @@ def _main(*flags, module='oneshot.main'):
     [
         ['--config=configs/digits_wb.py', '--config.stepz=1', '--config.dp.delta=2'],
         ['--config=configs/digits_wb.py:mice'],
-        ['--config=configs/none.py'],
         ['--confg=configs/digits_wb.py'],
-        ['--workdir=x'],
-        ['--config=configs/digits_wb.py', '--overwrite=perhaps'],
     ],
 )
 def test_the_command(flags):

@@ -130,7 +130,7 @@ def test_views_in_a_step_are_fresh_for_each_example_and_step():
     assert all(not np.allclose(a, b) for a, b in itertools.combinations(sums, 2))
 
 
-def test_three_steps_of_the_wrn(quick_compilation):
+def test_three_steps_of_the_wrn():
     """WRN-16-4 with views and 5,000 canaries, at batch 64."""
     model = models.make('wrn', (32, 32, 3), 10, nnx.Rngs(0))
     apply, params = models.split(model)

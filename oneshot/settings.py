@@ -9,6 +9,7 @@ from typing import Any
 import ml_collections
 
 from oneshot import models
+from oneshot.attacks import SIGNALS
 from oneshot.bounds import _check
 from oneshot.clipping import STRATEGIES
 from oneshot.laws import SCORES
@@ -96,7 +97,7 @@ KEYS: dict[str, Check] = {
     'audit.canaries': _one_of('dirac', 'mislabeled', 'in_distribution'),
     'audit.pairs': _BOOL,
     'audit.attacks': _tuple_of(_one_of('white_box', 'black_box'), least=1),
-    'audit.signals': _tuple_of(_one_of('iterates', 'gradient', 'residual')),
+    'audit.signals': _tuple_of(_one_of(*SIGNALS)),
     'audit.scores': _tuple_of(_one_of(*SCORES)),
     'audit.headline': _TEXT,
     'audit.method': _one_of(*METHODS),

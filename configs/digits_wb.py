@@ -28,6 +28,15 @@ def get_config() -> ml_collections.ConfigDict:
     config.checkpoint_keep = 3  # the newest so many
     config.data_dir = placeholder(str)  # of TFDS, if not its default
 
+    config.mesh = ml_collections.ConfigDict()  # of devices
+    config.mesh.data = placeholder(int)  # the examples are split over it; as many as there are
+    config.mesh.model = 1  # the parameters are split over it
+
+    config.processes = ml_collections.ConfigDict()  # or by the environment, see the README
+    config.processes.address = placeholder(str)  # HOST:PORT of the first
+    config.processes.number = placeholder(int)
+    config.processes.id = placeholder(int)  # of this one, from 0
+
     config.data = ml_collections.ConfigDict()
     config.data.name = 'digits'  # or 'cifar10' … of TFDS
     config.data.train = 'train'  # the splits

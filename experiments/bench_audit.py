@@ -385,7 +385,14 @@ class Lockstep:
             return jax.lax.scan(one, (state, params), length=SCORED)[0]
 
         given = self.attack.init(params), params, dpsgd.gaussian_noise(KEY, params, 1e-3)
-        insert = jax.jit(lambda *given: self.canaries.gradient_sum(loss_fn, *given, options))
+
+        @jax.jit
+        def insert(params: Any, drawn: jax.Array) -> Any:
+            group = self.canaries.group(drawn)
+            if group is None:
+                return self.canaries.gradient_sum(params, drawn, options.clip_norm)
+            return clipping.poisson_clipped_grad_sums(loss_fn, params, [group], options)
+
         with tempfile.TemporaryDirectory() as folder:
             numbers = itertools.count()  # a new file each time, as in the run
             calls = {

@@ -184,9 +184,13 @@ def differences(one: pathlib.Path, other: pathlib.Path) -> list[str]:
     found = []
     steps = json.loads((one / 'config.json').read_text())['steps']
     states = []
+    here = ocp.args.StandardRestore(  # wherever it was made
+        fallback_sharding=jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    )
     for folder in (one, other):
-        with ocp.StandardCheckpointer() as reader:
-            states.append(reader.restore((folder / f'checkpoints/{steps}/state').absolute()))
+        with ocp.Checkpointer(ocp.StandardCheckpointHandler()) as reader:
+            path = (folder / f'checkpoints/{steps}/state').absolute()
+            states.append(reader.restore(path, args=here))
     leaves = [jax.tree.leaves_with_path(state) for state in states]
     if [path for path, _ in leaves[0]] != [path for path, _ in leaves[1]]:
         found.append('the tree of the state')

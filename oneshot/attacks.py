@@ -12,8 +12,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from oneshot import mesh
 from oneshot.bounds import _check
-from oneshot.canaries import Dirac, Inputs
+from oneshot.canaries import Dirac, Inputs, ShardedDirac
 from oneshot.clipping import Clipping
 from oneshot.dpsgd import Attack, Observation
 from oneshot.gradients import LossFn
@@ -49,7 +50,7 @@ def score_names(signals: Sequence[str], scores: Sequence[str]) -> tuple[str, ...
 
 
 def white_box(
-    canaries: Dirac | Inputs,
+    canaries: Dirac | ShardedDirac | Inputs,
     *,
     clip_norm: float,
     signals: Sequence[str] = ('iterates',),
@@ -119,7 +120,7 @@ def white_box(
     names = score_names(signals, scores)
     weighed = [(score, _direction(signal, score)) for score in scores for signal in signals]
     directions = tuple(dict.fromkeys(direction for _, direction in weighed))
-    m = jax.tree.leaves(canaries)[0].shape[0]
+    m = canaries.size
 
     def weigh(score: str, direction: str, dots: jax.Array, squares: jax.Array) -> jax.Array:
         if score == 'dot':
@@ -170,9 +171,12 @@ def black_box(canaries: Inputs, *, loss_fn: LossFn, microbatch_size: int = 32) -
         )
 
     def losses(params: PyTree) -> jax.Array:
-        return jax.lax.map(
-            lambda example: loss_fn(params, example), canaries.examples, batch_size=microbatch_size
-        )
+        def local(params: PyTree, examples: PyTree) -> jax.Array:
+            return jax.lax.map(
+                lambda example: loss_fn(params, example), examples, batch_size=microbatch_size
+            )
+
+        return mesh.by_row(local, [params], canaries.examples)
 
     def update(state: jax.Array, seen: Observation) -> jax.Array:
         return state

@@ -237,7 +237,7 @@ def insert(audited: Audited, summed: PyTree, key: jax.Array) -> tuple[PyTree, Au
         return summed, dataclasses.replace(audited, counts=audited.counts.called_insert())
     drawn = sampling.poisson(key, settings.claim.sampling_prob, audited.included)
     whole = _gathered(summed)
-    more, _ = canaries.gradient_sum(None, whole, drawn, settings.clipping)
+    more = canaries.gradient_sum(whole, drawn, settings.clipping.clip_norm)
     joined = jax.tree.map(lambda g, c: g + _spread(c.astype(g.dtype), g), summed, more)
     placed = canaries.pick(_gathered(joined)).astype(jnp.float32)
     audited = dataclasses.replace(

@@ -1,5 +1,6 @@
 """The canaries, and the coins that decide which of them are in."""
 
+import math
 from typing import Any, NamedTuple
 
 import jax
@@ -7,11 +8,15 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
+from oneshot import mesh
 from oneshot.bounds import _check
-from oneshot.clipping import Augment, Clipping, Stats, cut, poisson_clipped_grad_sum
+from oneshot.clipping import Augment, Clipping, Group, cut
 from oneshot.gradients import LossFn, zeros
 
 PyTree = Any
+
+_NOWHERE = np.iinfo(np.int32).max  # beyond the end of any tree
+_SHUFFLED = 2**26  # parameters; of more, an order of all of them would not fit a device
 
 
 def flip_coins(key: jax.Array, m: int) -> jax.Array:
@@ -38,18 +43,18 @@ class Dirac(NamedTuple):
 
     coordinates: jax.Array  # (m,) int32, into the flattened parameters, all distinct
 
-    def gradient_sum(
-        self,
-        loss_fn: LossFn,
-        params: PyTree,
-        drawn: jax.Array,
-        clipping: Clipping,
-        augment: Augment | None = None,
-    ) -> tuple[PyTree, Stats]:
+    @property
+    def size(self) -> int:
+        return self.coordinates.shape[0]
+
+    coins = size
+
+    def group(self, drawn: jax.Array, augment: Augment | None = None) -> None:
+        """They are no examples."""
+
+    def gradient_sum(self, params: PyTree, drawn: jax.Array, clip_norm: float) -> PyTree:
         """c on the coordinate of every drawn canary."""
-        flat, unravel = ravel_pytree(zeros(params))
-        summed = flat.at[self.coordinates].add(clipping.clip_norm * drawn)
-        return unravel(summed), Stats.none()
+        return _dirac_sum(params, self.coordinates, drawn, clip_norm)
 
     def pick(self, direction: PyTree) -> jax.Array:
         """What the canaries look at: what stands at their coordinates."""
@@ -77,24 +82,66 @@ class Dirac(NamedTuple):
     ) -> tuple[jax.Array, jax.Array]:
         """⟨direction, ĝ_i⟩ for each direction, as picked, and canary; and all ‖ĝ_i‖²."""
         c = clipping.clip_norm
-        return c * jnp.stack(picked), jnp.full(self.coordinates.shape, c * c)
+        return c * jnp.stack(picked), jnp.full(self.size, c * c)
+
+
+class ShardedDirac(NamedTuple):
+    """Dirac canaries on parameters that lie on several devices (`oneshot.mesh`).
+
+    Coordinate j lives on one shard of the parameters, or, where a parameter is not split, on
+    all of them. Scores are kept in rows, and a row belongs to a device that has the shard: what
+    the canary looks at is found there, and nothing is sent.
+    """
+
+    places: jax.Array  # (shards, m) int32, into the flattened shard; _NOWHERE if it is on others
+    rows: jax.Array  # int32, the canary of each row, or −1
+
+    @property
+    def size(self) -> int:
+        return self.rows.shape[0]
+
+    @property
+    def coins(self) -> int:
+        return self.places.shape[1]
+
+    def group(self, drawn: jax.Array, augment: Augment | None = None) -> None:
+        """They are no examples."""
+
+    def gradient_sum(self, params: PyTree, drawn: jax.Array, clip_norm: float) -> PyTree:
+        """c on the coordinate of every drawn canary, wherever it lives."""
+
+        def local(shard: PyTree, places: jax.Array, drawn: jax.Array) -> PyTree:
+            return _dirac_sum(shard, places[0], drawn, clip_norm)
+
+        given = (self.places, mesh.SHARDS), (drawn, mesh.REPLICATED)
+        return mesh.on_shards(local, [params], given, None)
+
+    def pick(self, direction: PyTree) -> jax.Array:
+        """What stands at the coordinates of the canaries, by row."""
+
+        def local(shard: PyTree, places: jax.Array, rows: jax.Array) -> jax.Array:
+            return _pick(shard, jnp.where(rows < 0, _NOWHERE, places[0][rows]))
+
+        given = (self.places, mesh.SHARDS), (self.rows, mesh.ROWS)
+        return mesh.on_shards(local, [direction], given, mesh.ROWS)
+
+    dots = Dirac.dots
 
 
 class Inputs(NamedTuple):
     """Canaries that are examples, with whatever gradient the model gives them."""
 
-    examples: PyTree  # m along the leading axis
+    examples: PyTree  # m along the leading axis, and perhaps padding, as `mesh.Layout` has it
 
-    def gradient_sum(
-        self,
-        loss_fn: LossFn,
-        params: PyTree,
-        drawn: jax.Array,
-        clipping: Clipping,
-        augment: Augment | None = None,
-    ) -> tuple[PyTree, Stats]:
-        """Σ of the clipped gradients of the drawn canaries, augmented as all examples are."""
-        return poisson_clipped_grad_sum(loss_fn, params, self.examples, drawn, clipping, augment)
+    @property
+    def size(self) -> int:
+        return jax.tree.leaves(self.examples)[0].shape[0]
+
+    coins = size
+
+    def group(self, drawn: jax.Array, augment: Augment | None = None) -> Group:
+        """The canaries as examples: they are clipped, and augmented, as all examples are."""
+        return Group(self.examples, mesh.fill(drawn, self.size), augment)
 
     def pick(self, direction: PyTree) -> PyTree:
         """What the canaries look at: all of it."""
@@ -118,27 +165,46 @@ class Inputs(NamedTuple):
         No gradient is scaled or summed: ⟨direction, g_i⟩ is a directional derivative,
         and times the clip factor it is that of ĝ_i. In microbatches.
         """
-        strategy = clipping.differentiate(loss_fn, params, self.examples)
-        prepared = [strategy.prepare(direction) for direction in picked]
 
-        def microbatch(given: tuple[PyTree, jax.Array]) -> tuple[jax.Array, jax.Array]:
-            gradients = strategy.gradients(*given)
-            scale = clipping.scale(gradients.norms)
-            products = jnp.stack([gradients.dot(direction) for direction in prepared], axis=1)
-            dots = jnp.where(scale[:, None] != 0.0, scale[:, None] * products, 0.0)
-            return dots, jnp.where(scale != 0.0, jnp.square(scale * gradients.norms), 0.0)
+        def local(params: PyTree, *given: PyTree) -> tuple[jax.Array, jax.Array]:
+            *picked, examples = given
+            return _input_dots(loss_fn, params, picked, examples, clipping)
 
-        m = jax.tree.leaves(self.examples)[0].shape[0]
-        given = self.examples, jnp.ones(m, bool)
-        dots, squares = jax.lax.map(microbatch, cut(given, clipping.microbatch_size))
-        return dots.reshape(-1, len(picked))[:m].T, squares.reshape(-1)[:m]
+        return mesh.by_row(local, [params, *picked], self.examples)
+
+
+def _input_dots(
+    loss_fn: LossFn, params: PyTree, picked: list[PyTree], examples: PyTree, clipping: Clipping
+) -> tuple[jax.Array, jax.Array]:
+    strategy = clipping.differentiate(loss_fn, params, examples)
+    prepared = [strategy.prepare(direction) for direction in picked]
+
+    def microbatch(given: tuple[PyTree, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        gradients = strategy.gradients(*given)
+        scale = clipping.scale(gradients.norms)
+        products = jnp.stack([gradients.dot(direction) for direction in prepared], axis=1)
+        dots = jnp.where(scale[:, None] != 0.0, scale[:, None] * products, 0.0)
+        return dots, jnp.where(scale != 0.0, jnp.square(scale * gradients.norms), 0.0)
+
+    m = jax.tree.leaves(examples)[0].shape[0]
+    given = examples, jnp.ones(m, bool)
+    dots, squares = jax.lax.map(microbatch, cut(given, clipping.microbatch_size))
+    return dots.reshape(-1, len(picked))[:m].T, squares.reshape(-1)[:m]
+
+
+def _dirac_sum(
+    params: PyTree, coordinates: jax.Array, drawn: jax.Array, clip_norm: float
+) -> PyTree:
+    """Like the parameters, c at the coordinates that are drawn and not beyond its end."""
+    flat, unravel = ravel_pytree(zeros(params))
+    return unravel(flat.at[coordinates].add(clip_norm * drawn, mode='drop'))
 
 
 def _pick(direction: PyTree, coordinates: jax.Array) -> jax.Array:
-    """What stands at some coordinates of the flattened tree."""
+    """What stands at some coordinates of the flattened tree; 0 beyond its end."""
     leaves = jax.tree.leaves(direction)
     if len(leaves) * coordinates.size > sum(leaf.size for leaf in leaves):
-        return ravel_pytree(direction)[0][coordinates]
+        return ravel_pytree(direction)[0].at[coordinates].get(mode='fill', fill_value=0.0)
     # Leaf by leaf, because flattening would copy more than is looked at.
     picked, first = jnp.zeros(coordinates.shape), 0
     for leaf in leaves:
@@ -185,10 +251,13 @@ def with_dirac(loss_fn: LossFn, size: float) -> LossFn:
 
 
 def dirac(key: jax.Array, m: int, params: PyTree) -> Dirac:
-    """m Dirac canaries on distinct random coordinates of `params`."""
+    """m Dirac canaries on distinct random coordinates of `params`, or of its first 2³¹ − 1."""
     size = sum(leaf.size for leaf in jax.tree.leaves(params))
     _check.count('m, the number of Dirac canaries,', m, 0, size)
-    return Dirac(jax.random.choice(key, size, (m,), replace=False).astype(jnp.int32))
+    if size <= _SHUFFLED:
+        return Dirac(jax.random.choice(key, size, (m,), replace=False).astype(jnp.int32))
+    rng = np.random.default_rng(np.asarray(jax.random.bits(key, (4,))))
+    return Dirac(jnp.asarray(rng.choice(min(size, _NOWHERE), m, replace=False), jnp.int32))
 
 
 def in_distribution(key: jax.Array, m: int, images: np.ndarray, labels: np.ndarray) -> Inputs:
@@ -206,3 +275,63 @@ def mislabeled(
     chosen, right = in_distribution(choice_key, m, images, labels).examples
     shift = jax.random.randint(label_key, (m,), 1, classes)
     return Inputs((chosen, (right + shift) % classes))
+
+
+def place(
+    canaries: Dirac | Inputs, layout: mesh.Layout, params: PyTree
+) -> tuple[Dirac | ShardedDirac | Inputs, np.ndarray]:
+    """Canaries as they lie on the devices of a layout.
+
+    Args:
+        canaries: all of them, on every process.
+        layout: of the run.
+        params: the parameters, or their shapes.
+
+    Returns:
+        The canaries for the step, and of each row of their scores which canary it is of; −1
+        is a row of none.
+    """
+    m = canaries.size
+    if layout.mesh is None:
+        return canaries, np.arange(m)
+    if isinstance(canaries, Inputs):
+        rows = np.full(layout.padded(m), -1)
+        rows[:m] = np.arange(m)
+        return Inputs(layout.place_rows(canaries.examples, m)), rows
+    shards, columns = layout.mesh.shape['model'], layout.mesh.shape['data']
+    places = _places(np.asarray(canaries.coordinates), jax.tree.leaves(params), shards)
+    homes = places != _NOWHERE
+    owners, numbers = np.argmax(homes, axis=0), np.sum(homes[:, np.sum(homes, axis=0) == 1], axis=1)
+    for one in np.flatnonzero(np.sum(homes, axis=0) > 1):  # at home on all shards
+        owners[one] = np.argmin(numbers)
+        numbers[owners[one]] += 1
+    most = np.max(np.bincount(owners, minlength=shards), initial=0)
+    rows = np.full((shards, -(-most // columns) * columns), -1)
+    for shard, row in enumerate(rows):
+        own = np.flatnonzero(owners == shard)
+        row[: own.size] = own
+    rows = rows.reshape(-1)
+    placed = layout.place(places, mesh.SHARDS), layout.place(rows.astype(np.int32), mesh.ROWS)
+    return ShardedDirac(*placed), rows
+
+
+def _places(coordinates: np.ndarray, leaves: list[Any], shards: int) -> np.ndarray:
+    """Where coordinates are on each shard, flattened; _NOWHERE if they are not."""
+    places = np.full((shards, coordinates.size), _NOWHERE, np.int32)
+    first = first_here = 0
+    for leaf in leaves:
+        part, size = mesh.spec(leaf.shape, shards), math.prod(leaf.shape)
+        inside = np.flatnonzero((coordinates >= first) & (coordinates < first + size))
+        place = coordinates[inside] - first
+        if part == mesh.REPLICATED:
+            places[:, inside] = first_here + place
+        else:
+            axis, here = part.index('model'), list(leaf.shape)
+            here[axis] //= shards
+            index = list(np.unravel_index(place, leaf.shape))
+            shard, index[axis] = np.divmod(index[axis], here[axis])
+            places[shard, inside] = first_here + np.ravel_multi_index(index, here)
+            size_here = size // shards
+        first_here += size if part == mesh.REPLICATED else size_here
+        first += size
+    return places

@@ -4,6 +4,9 @@ A checkpoint is a folder named after its step. It gets that name when everything
 written and its digests are taken, so that a run that is killed at any moment leaves whole
 checkpoints, and at most one that is under way, in `unfinished`. What is not whole any more
 when it is read (cut, emptied, changed) does not have the digests that it had.
+
+Of several processes, each writes and reads what lies on its devices, and the first does the
+rest. A checkpoint does not know on how many devices it was made.
 """
 
 import errno
@@ -22,6 +25,7 @@ from typing import Any, NamedTuple
 import jax
 import orbax.checkpoint as ocp
 
+from oneshot import processes
 from oneshot.bounds._check import one_line
 from oneshot.methods import to_json
 from oneshot.workdir import rename, write
@@ -48,23 +52,24 @@ class Checkpoints:
 
     def __init__(self, folder: pathlib.Path, keep: int) -> None:
         self._folder, self._keep = folder.absolute(), keep
-        self._writer = _writer()
+        self._writer, self._has_failed = _writer(), False
         self._background = futures.ThreadPoolExecutor(1)
         self._under_way: tuple[int, futures.Future[None]] | None = None
 
     def __enter__(self) -> 'Checkpoints':
-        self._hook, sys.excepthook = sys.excepthook, self._excepthook
+        self._hook, sys.unraisablehook = sys.unraisablehook, self._unraisable
         return self
 
     def __exit__(self, *_: object) -> None:
         self._background.shutdown()
         self._writer.close()
-        sys.excepthook = self._hook
+        if not self._has_failed:  # else there may be more to come
+            sys.unraisablehook = self._hook
 
-    def _excepthook(self, kind: type, error: BaseException, *trace: Any) -> None:
+    def _unraisable(self, found: Any) -> None:
         """Of writes that are still under way in other threads when one has failed, no word."""
-        if 'Event loop is closed' not in str(error):
-            self._hook(kind, error, *trace)
+        if 'Event loop is closed' not in str(found.exc_value):
+            self._hook(found)
 
     def steps(self) -> list[int]:
         """The steps of all checkpoints, the newest first. One may be broken."""
@@ -82,20 +87,27 @@ class Checkpoints:
             notes: what else has to be known, as JSON has it.
         """
         self.wait()
-        place = self._folder / _UNFINISHED
-        if (self._folder / str(step)).exists():
-            return
         manifest = {'step': step, 'notes': notes, 'shapes': _shapes(state)}
         try:
-            if place.exists():
-                shutil.rmtree(place)  # of a save that was killed or failed
-            place.mkdir(parents=True)
-            if shutil.disk_usage(place).free < size(state):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            self._writer.save(place / _STATE, args=ocp.args.StandardSave(state))
+            if not processes.lead(self._begin, step, size(state)):
+                return
+            place = self._folder / _UNFINISHED / _STATE
+            self._writer.save(place, args=ocp.args.StandardSave(state))
         except Exception as error:
             raise self._failed(step, error) from error
         self._under_way = step, self._background.submit(self._finish, manifest)
+
+    def _begin(self, step: int, needed: int) -> bool:
+        """Makes the folder for a checkpoint, unless there is one of this step."""
+        place = self._folder / _UNFINISHED
+        if (self._folder / str(step)).exists():
+            return False
+        if place.exists():
+            shutil.rmtree(place)  # of a save that was killed or failed
+        place.mkdir(parents=True)
+        if shutil.disk_usage(place).free < needed:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return True
 
     def wait(self) -> None:
         """Returns when nothing is under way."""
@@ -122,14 +134,18 @@ class Checkpoints:
             ValueError: there are checkpoints, but all of them are broken.
         """
         broken: dict[int, str] = {}
-        for step in self.steps():
+        for step in processes.lead(self.steps):
+            reason = found = None
             try:
                 found = self._read(step, like)
             except Exception as error:  # whatever a broken file makes Orbax raise
-                broken[step] = one_line(error)
+                reason = one_line(error)
+            (failed,) = processes.agree(reason is not None)
+            if failed:
+                broken[step] = reason or 'another process cannot read it'
                 continue
             for other, reason in broken.items():
-                aside = self._put_aside(other)
+                aside = processes.lead(self._put_aside, other)
                 warnings.warn(
                     f'The checkpoint of step {other} is broken ({reason}) and was put aside as '
                     f'{aside}; the one of step {step} takes its place.',
@@ -146,10 +162,18 @@ class Checkpoints:
 
     def _failed(self, step: int, error: Exception) -> OSError:
         """Whatever Orbax makes of a full disk, it is an OSError here."""
-        self._writer = _writer()  # the old one may have more errors to tell
+        self._writer, self._has_failed = _writer(), True  # the old one may have more to tell
         return OSError(f'the checkpoint of step {step} could not be written ({one_line(error)})')
 
     def _read(self, step: int, like: PyTree) -> Checkpoint:
+        notes = processes.lead(self._check, step, like)
+        abstract = jax.tree.map(ocp.utils.to_shape_dtype_struct, like)
+        place = self._folder / str(step) / _STATE
+        state = self._writer.restore(place, args=ocp.args.StandardRestore(abstract))
+        return Checkpoint(step, state, notes)
+
+    def _check(self, step: int, like: PyTree) -> dict[str, Any]:
+        """The notes of a checkpoint that is whole, and of a state like this."""
         folder = self._folder / str(step)
         manifest = _read_manifest(folder / _MANIFEST)
         if manifest['step'] != step:
@@ -161,22 +185,22 @@ class Checkpoints:
                 raise ValueError(f'{name} is not as it was written')
         if manifest['shapes'] != _shapes(like):
             raise ValueError('its shapes are not those of this run')
-        abstract = jax.tree.map(ocp.utils.to_shape_dtype_struct, like)
-        state = self._writer.restore(folder / _STATE, args=ocp.args.StandardRestore(abstract))
-        return Checkpoint(step, state, manifest['notes'])
+        return manifest['notes']
 
-    def _put_aside(self, step: int) -> pathlib.Path:
+    def _put_aside(self, step: int) -> str:
         aside = self._folder / f'{step}.broken'
         number = 1
         while aside.exists():
             number += 1
             aside = self._folder / f'{step}.broken{number}'
         os.rename(self._folder / str(step), aside)
-        return aside
+        return str(aside)
 
     def _finish(self, manifest: dict[str, Any]) -> None:
         """In the background, when Orbax is done: digests, then the name, then old ones go."""
         self._writer.wait_until_finished()
+        if not processes.first():
+            return
         place = self._folder / _UNFINISHED
         files = {str(path.relative_to(place)): _digest(path) for path in _files(place)}
         _write_manifest(place / _MANIFEST, manifest | {'files': files})

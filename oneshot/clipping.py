@@ -1,14 +1,14 @@
 """The clipped sum: per-example clip and masked, microbatched sum of Algorithm dpsgd."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from oneshot import ghost, sampling
+from oneshot import ghost, mesh, sampling
 from oneshot.bounds import _check
 from oneshot.gradients import LossFn, Strategy, vmap
 from oneshot.program import trace
@@ -155,28 +155,61 @@ def clipped_grad_sum(
     return _sum_microbatches(loss_fn, params, fetch, masks.shape[0], clipping)
 
 
-def poisson_clipped_grad_sum(
-    loss_fn: LossFn,
-    params: PyTree,
-    population: PyTree,
-    drawn: jax.Array,
-    clipping: Clipping,
-    augment: Augment | None = None,
-) -> tuple[PyTree, Stats]:
-    """`clipped_grad_sum` over the drawn members of a population, and only over them.
+class Group(NamedTuple):
+    """Examples of which some are drawn."""
+
+    examples: PyTree  # along the leading axis
+    drawn: jax.Array  # bools, which of them
+    augment: Augment | None = None
+
+
+def poisson_clipped_grad_sums(
+    loss_fn: LossFn, params: PyTree, groups: Sequence[Group], clipping: Clipping
+) -> tuple[list[PyTree], Stats]:
+    """`clipped_grad_sum` over the drawn members of each group, and only over them.
 
     The number of microbatches is a dynamic trip count: as many as the drawn
     examples need, so that none is ever cut off and at most one is padded. A microbatch
-    is augmented when it is fetched; each example by its own index in the population.
+    is augmented when it is fetched; each example by its own index in the group.
+
+    On several devices, each sums over its own part of the groups, and the sums are added.
     """
-    cut = sampling.microbatches(drawn, clipping.microbatch_size)
+    if not groups:
+        return [], Stats.none()
+    augments = [group.augment for group in groups]
+    rows = [
+        (group.examples, group.drawn, jnp.arange(group.drawn.size, dtype=jnp.int32))
+        for group in groups
+    ]
+
+    def local(params: PyTree, rows: list[Any]) -> tuple[list[PyTree], Stats]:
+        sums, total = [], Stats.none()
+        for (examples, drawn, indices), augment in zip(rows, augments, strict=True):
+            fetch, trips = _fetch(examples, drawn, indices, augment, clipping.microbatch_size)
+            summed, stats = _sum_microbatches(loss_fn, params, fetch, trips, clipping)
+            sums.append(summed)
+            total = jax.tree.map(jnp.add, total, stats)
+        return sums, total
+
+    return mesh.gradient_sums(local, params, rows)
+
+
+def _fetch(
+    examples: PyTree,
+    drawn: jax.Array,
+    indices: jax.Array,
+    augment: Augment | None,
+    size: int,
+) -> tuple[Callable[[jax.Array], tuple[PyTree, jax.Array]], jax.Array]:
+    """A function that gives one microbatch of the drawn examples, and how many there are."""
+    cut = sampling.microbatches(drawn, size)
 
     def fetch(trip: jax.Array) -> tuple[PyTree, jax.Array]:
-        indices, mask = cut.get(trip, clipping.microbatch_size)
-        examples = jax.tree.map(lambda x: jnp.asarray(x)[indices], population)
-        return examples if augment is None else augment(indices, examples), mask
+        chosen, mask = cut.get(trip, size)
+        found = jax.tree.map(lambda x: jnp.asarray(x)[chosen], examples)
+        return found if augment is None else augment(indices[chosen], found), mask
 
-    return _sum_microbatches(loss_fn, params, fetch, cut.trips, clipping)
+    return fetch, cut.trips
 
 
 def _sum_microbatches(

@@ -5,12 +5,13 @@ import functools
 import importlib.util
 import pathlib
 import re
+import warnings
 
 import ml_collections
 from absl import flags
 from ml_collections import config_flags
 
-from oneshot import settings
+from oneshot import processes, settings
 from oneshot.bounds import _check
 from oneshot.prepare import check
 
@@ -47,8 +48,22 @@ def read(given: str, overrides: dict[str, list[str]]) -> ml_collections.ConfigDi
     """
     config, problems = load(given), settings.Problems()
     override(config, overrides, problems)
+    _join(config, problems)
     check(config, problems)
     return config
+
+
+def _join(config: ml_collections.ConfigDict, problems: settings.Problems) -> None:
+    """Joins the other processes of the run, if what the config says of them makes sense."""
+    alone, given = settings.Problems(), settings.flat(config)
+    found = []
+    for key in ('processes.address', 'processes.number', 'processes.id'):
+        found.append(given.get(key))
+        alone.attempt((key,), settings.KEYS[key], f'config.{key}', found[-1])
+    if not alone.sentences:  # else the check has them
+        problems.attempt(('processes',), processes.start, *found)
+    if not processes.first():
+        warnings.simplefilter('ignore')  # the first tells of them
 
 
 def load(given: str) -> ml_collections.ConfigDict:

@@ -82,6 +82,7 @@ def load(
     train: str = 'train',
     test: str = 'test',
     data_dir: str | None = None,
+    rows: np.ndarray | None = None,
 ) -> Dataset:
     """A data set by its name: the embedded digits, or one of TFDS.
 
@@ -92,18 +93,22 @@ def load(
         train: the split that these are taken from.
         test: the split that is held out.
         data_dir: where TFDS keeps its data sets, if not at its default.
+        rows: which of the n examples to train on are read, in order; all by default. What is
+            decoded already is read from the disk in these parts alone.
 
     Raises:
         ValueError: there is no such data set, split or number of examples, or it is not
             prepared and cannot be.
     """
     about = describe(name, n, train=train, test=test, data_dir=data_dir)
+    rows = slice(None) if rows is None else rows
     if name == 'digits':
-        return digits(n, seed)
+        found = digits(n, seed)
+        return found._replace(train=Split(*(part[rows] for part in found.train)))
     builder = _open(name, data_dir, True)
-    images, labels = _read(builder, train)
-    chosen = np.sort(np.random.default_rng(seed).permutation(len(labels))[: about.n])
-    return Dataset(Split(images[chosen], labels[chosen]), _read(builder, test), about.classes)
+    size = builder.info.splits[train].num_examples
+    chosen = np.sort(np.random.default_rng(seed).permutation(size)[: about.n])[rows]
+    return Dataset(_read(builder, train, chosen), _read(builder, test), about.classes)
 
 
 def digits(n: int | None, seed: int) -> Dataset:
@@ -174,12 +179,12 @@ def _classes(builder: Any) -> int:
     return features['label'].num_classes
 
 
-def _read(builder: Any, split: str) -> Split:
-    """All examples of a split, from a cache if they are there."""
+def _read(builder: Any, split: str, chosen: np.ndarray | slice = slice(None)) -> Split:
+    """The chosen examples of a split, from a cache if they are there."""
     shape = builder.info.splits[split].num_examples, *builder.info.features['image'].shape
     caches = [folder / f'oneshot_{split}.npz' for folder in _folders(builder.data_path)]
     for cache in caches:
-        found = _cached(cache, shape)
+        found = _cached(cache, shape, chosen)
         if found is not None:
             return found
     source = builder.as_data_source(split=split)
@@ -188,20 +193,37 @@ def _read(builder: Any, split: str) -> Split:
         example = source[i]
         made.images[i], made.labels[i] = example['image'], example['label']
     _keep(caches, made)
-    return made
+    return Split(made.images[chosen], made.labels[chosen])
 
 
-def _cached(cache: pathlib.Path, shape: tuple[int, ...]) -> Split | None:
-    """What a cache holds, if it is whole and of this shape."""
+def _cached(
+    cache: pathlib.Path, shape: tuple[int, ...], chosen: np.ndarray | slice
+) -> Split | None:
+    """What a cache holds of the chosen ones, if it is whole and of this shape."""
     if not cache.exists():
         return None
     try:
-        with cache.open('rb') as file, np.load(file) as arrays:
-            found = Split(arrays['images'], arrays['labels'])
+        mapped = Split(*(_mapped(cache, name) for name in Split._fields))
     except (OSError, EOFError, KeyError, ValueError, zipfile.BadZipFile) as error:
         print(f'The decoded images at {cache} cannot be read and are made anew: {error}')
         return None
-    return found if found.images.shape == shape else None
+    if mapped.images.shape != shape:
+        return None
+    return Split(*(np.array(part[chosen]) for part in mapped))
+
+
+def _mapped(cache: pathlib.Path, name: str) -> np.ndarray:
+    """An array of an .npz that is not compressed; what is not looked at is not read."""
+    with zipfile.ZipFile(cache) as file, file.open(f'{name}.npy') as member:
+        version = np.lib.format.read_magic(member)
+        read_header = {(1, 0): np.lib.format.read_array_header_1_0}[version]
+        shape, _, dtype = read_header(member)
+        header, about = member.tell(), file.getinfo(f'{name}.npy')
+    with cache.open('rb') as file:
+        file.seek(about.header_offset + 26)  # of the lengths of what stands before the member
+        lengths = np.frombuffer(file.read(4), '<u2')
+    first = about.header_offset + 30 + int(lengths.sum()) + header
+    return np.memmap(cache, dtype, 'r', first, shape)
 
 
 def _folders(data_path: Any) -> tuple[pathlib.Path, pathlib.Path]:

@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from oneshot import sampling
+from oneshot import mesh, sampling
 from oneshot.bounds import _check
-from oneshot.clipping import Augment, Clipping, Stats, poisson_clipped_grad_sum
+from oneshot.clipping import Augment, Clipping, Group, Stats, poisson_clipped_grad_sums
 from oneshot.clipping import clipped_grad_sum as clipped_grad_sum  # part of the kernel
 from oneshot.gradients import LossFn, zeros
 
@@ -19,27 +19,35 @@ PyTree = Any
 
 
 def gaussian_noise(key: jax.Array, like: PyTree, stddev: float) -> PyTree:
-    """Independent N(0, stddev²) for every coordinate of `like`, a key for every leaf."""
+    """Independent N(0, stddev²) for every coordinate of `like`, a key for every leaf.
+
+    On several devices it is what it is on one, bit for bit: each device draws its own part of
+    it (`jax_threefry_partitionable`), and where all have the whole, all draw the same.
+    """
     leaves, tree = jax.tree.flatten(like)
     keys = jax.random.split(key, len(leaves))
     noise = [
         stddev * jax.random.normal(k, x.shape, x.dtype) for k, x in zip(keys, leaves, strict=True)
     ]
-    return jax.tree.unflatten(tree, noise)
+    return mesh.constrain(jax.tree.unflatten(tree, noise))
 
 
 class Canaries(Protocol):
     """What the step asks of canaries: see `oneshot.canaries`."""
 
-    def gradient_sum(
-        self,
-        loss_fn: LossFn,
-        params: PyTree,
-        drawn: jax.Array,
-        clipping: Clipping,
-        augment: Augment | None = None,
-    ) -> tuple[PyTree, Stats]:
-        """Σ of the clipped gradients of the drawn canaries."""
+    @property
+    def size(self) -> int:
+        """How many scores there are: one for each canary, or for each row on the devices."""
+
+    @property
+    def coins(self) -> int:
+        """How many canaries there are, perhaps with rows of padding."""
+
+    def group(self, drawn: jax.Array, augment: Augment | None = None) -> Group | None:
+        """The drawn canaries as examples that are clipped like all others, if they are any."""
+
+    def gradient_sum(self, params: PyTree, drawn: jax.Array, clip_norm: float) -> PyTree:
+        """Σ of the gradients of the drawn canaries, if they are no examples."""
 
 
 class Observation(NamedTuple):
@@ -79,7 +87,10 @@ class Observation(NamedTuple):
 
 
 class Attack(NamedTuple):
-    """An attack as a triple of pure functions, in the idiom of an optax transformation."""
+    """An attack as a triple of pure functions, in the idiom of an optax transformation.
+
+    The last axis of every array in its state is that of the canaries.
+    """
 
     init: Callable[[PyTree], PyTree]  # params -> state
     update: Callable[[PyTree, Observation], PyTree]  # state, observation -> state
@@ -106,10 +117,11 @@ def make_step(
     expected_batch_size: float,
     microbatch_size: int,
     strategy: str = 'vmap',
-    attacks: Mapping[str, Attack] | None = None,
+    attacks: Mapping[str, Attack] | Callable[[Canaries], Mapping[str, Attack]] | None = None,
     augment: Callable[[jax.Array, PyTree], PyTree] | None = None,
     ema_decay: float | None = None,
-) -> tuple[Callable[[PyTree], State], Callable[..., tuple[State, Stats]]]:
+    n: int | None = None,
+) -> tuple[Callable[..., State], Callable[..., tuple[State, Stats]]]:
     """One audited step of Algorithm dpsgd.
 
     sample → per-example clip → sum → noise → update → score. Each of the n examples
@@ -126,19 +138,24 @@ def make_step(
         expected_batch_size: what the noisy sum is divided by.
         microbatch_size: how many examples are differentiated at once.
         strategy: 'vmap' or 'ghost', see `Clipping`; `choose` has a rule for both.
-        attacks: named `Attack`s that watch the run.
+        attacks: named `Attack`s that watch the run, or a function that gives them for the
+            canaries that `init` and `step` are given: these are then no constants of the
+            compiled program, and may lie on several devices.
         augment: augment(key, example), what `loss_fn` is given in place of an example,
             such as K views of it (`oneshot.views`); with a key of its own for every
             example and step. The gradient is clipped after it.
         ema_decay: in [0, 1), keeps an exponential moving average of the parameters in
             `State.average`; min(decay, (1 + t)/(10 + t)) at step t, so that the first
             steps are soon forgotten. It is computed from the iterates, which are private.
+        n: how many rows of the population are examples. Further ones are padding, where each
+            of several devices has to have as many rows (`oneshot.mesh`).
 
     Returns:
-        `init(params)`, which gives a `State`, and
+        `init(params, canaries)`, which gives a `State`, and
         `step(state, key, population, canaries, included)`, which gives the next
         `State` and the `Stats` of the step. Both are pure; jit them at will. `key` is
-        the run's key: the step folds its own number into it.
+        the run's key: the step folds its own number into it. Inside of `jax.set_mesh` with a
+        mesh of `oneshot.mesh.make`, the step is one for all devices of the mesh.
     """
     clipping = Clipping(clip_norm, microbatch_size, strategy).check()
     _check.real('noise_multiplier', noise_multiplier, 0.0, math.inf, open_high=True)
@@ -153,12 +170,18 @@ def make_step(
         )
     if ema_decay is not None:
         _check.real('ema_decay', ema_decay, 0.0, 1.0, open_high=True)
-    attacks = dict(attacks or {})
 
-    def init(params: PyTree) -> State:
-        audits = {name: attack.init(params) for name, attack in attacks.items()}
+    def watching(canaries: Canaries | None) -> Mapping[str, Attack]:
+        return attacks(canaries) if callable(attacks) else attacks or {}
+
+    def init(params: PyTree, canaries: Canaries | None = None) -> State:
+        audits = {name: attack.init(params) for name, attack in watching(canaries).items()}
         average = () if ema_decay is None else jax.tree.map(jnp.copy, params)
-        return State(params, optimizer.init(params), audits, jnp.int32(0), average)
+        return placed(State(params, optimizer.init(params), audits, jnp.int32(0), average))
+
+    def placed(state: State) -> State:
+        alike = mesh.constrain((state.params, state.opt_state, state.average))
+        return State(*alike[:2], mesh.constrain_scores(state.audits), state.step, alike[2])
 
     def augmented(key: jax.Array) -> Augment | None:
         if augment is None:
@@ -179,20 +202,25 @@ def make_step(
         params = state.params
         keys = jax.random.split(jax.random.fold_in(key, state.step), 5)
         data_key, canary_key, noise_key, data_views_key, canary_views_key = keys
-        size = jax.tree.leaves(population)[0].shape[0]
-        data_sum, stats, residual = zeros(params), Stats.none(), zeros(params)
-        if size > 0:
-            drawn = sampling.poisson(data_key, sampling_prob, jnp.ones(size, bool))
-            data_sum, stats = poisson_clipped_grad_sum(
-                loss_fn, params, population, drawn, clipping, augmented(data_views_key)
-            )
+        rows = jax.tree.leaves(population)[0].shape[0]
+        groups, drawn, joining = [], None, None
+        if rows > 0:
+            everybody = jnp.ones(rows if n is None else n, bool)
+            drawn = mesh.fill(sampling.poisson(data_key, sampling_prob, everybody), rows)
+            groups.append(Group(population, drawn, augmented(data_views_key)))
         if canaries is not None:
             check_coins(canaries, included)
             drawn = sampling.poisson(canary_key, sampling_prob, included)
-            residual, more = canaries.gradient_sum(
-                loss_fn, params, drawn, clipping, augmented(canary_views_key)
-            )
-            stats = jax.tree.map(jnp.add, stats, more)
+            joining = canaries.group(drawn, augmented(canary_views_key))
+            groups += [] if joining is None else [joining]
+        sums, stats = poisson_clipped_grad_sums(loss_fn, params, groups, clipping)
+        data_sum = sums.pop(0) if rows > 0 else zeros(params)
+        if joining is not None:
+            residual = sums.pop()
+        elif canaries is not None:
+            residual = canaries.gradient_sum(params, drawn, clip_norm)
+        else:
+            residual = zeros(params)
         if noise_multiplier > 0.0:
             noise = gaussian_noise(noise_key, residual, noise_multiplier * clip_norm)
             residual = jax.tree.map(jnp.add, residual, noise)
@@ -201,20 +229,24 @@ def make_step(
         updates, opt_state = optimizer.update(given, state.opt_state, params)
         new_params = optax.apply_updates(params, updates)
         seen = Observation(params, new_params, gradient, residual)
-        audits = {name: attack.update(state.audits[name], seen) for name, attack in attacks.items()}
+        audits = {
+            name: attack.update(state.audits[name], seen)
+            for name, attack in watching(canaries).items()
+        }
         average = state.average
         if ema_decay is not None:
             decay = jnp.minimum(ema_decay, (1.0 + state.step) / (10.0 + state.step))
             average = optax.incremental_update(new_params, average, 1.0 - decay)
-        return State(new_params, opt_state, audits, state.step + 1, average), stats
+        return placed(State(new_params, opt_state, audits, state.step + 1, average)), stats
 
     return init, step
 
 
 def check_coins(canaries: Canaries, included: jax.Array | None) -> None:
     """Coins as −1 and +1 would pass for True, and too few would be broadcast."""
-    m = jax.tree.leaves(canaries)[0].shape[0]
-    if included is None or included.dtype != bool or included.shape != (m,):
+    m = canaries.coins
+    fits = included is not None and included.dtype == bool and included.ndim == 1
+    if not fits or m not in (included.size, mesh.padded(included.size)):
         given = 'None' if included is None else f'{included.dtype} of shape {included.shape}'
         raise ValueError(f'included must be {m} bools, one a canary, but {given} was given.')
 

@@ -6,6 +6,7 @@ import signal
 import time
 import warnings
 import zipfile
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -13,7 +14,7 @@ import jax.numpy as jnp
 import ml_collections
 import numpy as np
 
-from oneshot import checkpoints, report, settings
+from oneshot import checkpoints, processes, report, settings
 from oneshot.bounds._check import one_line
 from oneshot.checkpoints import Checkpoints
 from oneshot.dpsgd import State, Stats
@@ -70,7 +71,7 @@ class Keeper:
         self._stack = contextlib.ExitStack()
         self._about = {
             'config': settings.plain(prepared.config),
-            'data': _digest((tuple(prepared.dataset.train), prepared.canaries)),
+            'data': _digest(prepared),
             **report.provenance(),
         }
 
@@ -92,17 +93,28 @@ class Keeper:
         found, position = self._newest(), 0
         state = jax.tree.map(jnp.copy, self._run.state)
         if found is not None:
-            state, notes = found.state[0], found.notes
+            state, notes = self._on_devices(found.state[0]), found.notes
             self._kept, position = found.step, notes['metrics_position']
             self._before = notes['seconds']
-            self._check_coins()
-            print(f'Going on after step {found.step:,} of {self._config.steps:,}.', flush=True)
-        self._make_room()
-        report.write_coins(self._folder, np.asarray(self._run.coins))
+            processes.lead(self._check_coins)
+            if processes.first():
+                print(f'Going on after step {found.step:,} of {self._config.steps:,}.', flush=True)
+        processes.lead(self._make_room)
+        processes.lead(report.write_coins, self._folder, np.asarray(self._run.coins))
+        folder = self._folder if processes.first() else None
         self._log = self._stack.enter_context(
-            Log(self._folder, self._config.steps, self._kept, position)
+            Log(folder, self._config.steps, self._kept, position, quiet=folder is None)
         )
         return state
+
+    def _on_devices(self, kept: State) -> State:
+        """A state as it is kept, in the layout of this run."""
+        return kept._replace(audits=self._run.layout.in_rows(kept.audits, self._run.rows))
+
+    def _to_keep(self, state: State) -> tuple[State, jax.Array]:
+        """A state as it is kept, whatever the layout: scores are in the order of the canaries."""
+        audits = self._run.layout.in_order(state.audits, self._run.rows)
+        return state._replace(audits=audits), self._run.key
 
     def wait(self) -> None:
         """Returns when the checkpoint that is under way is written."""
@@ -112,7 +124,9 @@ class Keeper:
         """The newest state that was kept, or the first of all."""
         self.wait()
         found = self._newest()
-        return jax.tree.map(jnp.copy, self._run.state) if found is None else found.state[0]
+        if found is None:
+            return jax.tree.map(jnp.copy, self._run.state)
+        return self._on_devices(found.state[0])
 
     def log(self, step: int, stats: Stats, accuracy: float | None) -> None:
         """Takes note of a chunk. If that fails, `keep` sees to it."""
@@ -129,26 +143,45 @@ class Keeper:
             OSError: something could not be written; it says what is kept.
         """
         every, last = self._config.checkpoint_every, step == self._config.steps
-        try:
-            if self._trouble is not None:
-                raise self._trouble[0]
-            self._checkpoints.check()
-            if self._signals.received or (every and (last or step // every > self._kept // every)):
-                self.save(step, state)
-            if self._signals.received and not last:
+        received = self._together(self._look, step, state)
+        stop = received and not last
+
+        def save() -> None:
+            self.save(step, state)
+            if stop:
                 self._checkpoints.wait()
-        except OSError as error:
-            self._rescue(error, step, state)
-        if self._signals.received and not last:
+
+        if received or (every and (last or step // every > self._kept // every)):
+            self._together(save, step, state)
+        if stop:
             where = self._folder / 'checkpoints'
-            raise Stopped(self._signals.received, step, self._config.steps, where)
+            raise Stopped(signal.Signals(received), step, self._config.steps, where)
+
+    def _look(self) -> None:
+        """Raises what went wrong since the last time."""
+        if self._trouble is not None:
+            raise self._trouble[0]
+        self._checkpoints.check()
+
+    def _together(self, function: Callable[[], None], step: int, state: State) -> int:
+        """Calls it; if it fails in any process, all of them keep what they can.
+
+        Returns:
+            The number of the signal that this process, or another one, was sent; or 0.
+        """
+        problem = None
+        try:
+            function()
+        except OSError as error:
+            problem = error
+        received, failed = processes.agree(self._signals.received or 0, problem is not None)
+        if failed:
+            self._rescue(problem or OSError('another process says why'), step, state)
+        return received
 
     def end(self, state: State) -> float:
         """After the last step: when everything is on the disk, all seconds that it took."""
-        try:
-            self._checkpoints.wait()
-        except OSError as error:
-            self._rescue(error, self._config.steps, state)
+        self._together(self._checkpoints.wait, self._config.steps, state)
         self._run.directory.release()  # for the results
         return self._before + time.perf_counter() - self._start
 
@@ -160,11 +193,11 @@ class Keeper:
             'seconds': self._before + time.perf_counter() - self._start,
             **self._about,
         }
-        self._checkpoints.save(step, (state, self._run.key), notes)
+        self._checkpoints.save(step, self._to_keep(state), notes)
         self._kept = step
 
     def _newest(self) -> Any:
-        found = self._checkpoints.newest((self._run.state, self._run.key))
+        found = self._checkpoints.newest(self._to_keep(self._run.state))
         if found is None:
             return None
         notes, about = found.notes, self._about
@@ -228,9 +261,20 @@ class Keeper:
         ) from error
 
 
-def _digest(tree: Any) -> str:
-    """Of all bytes of the arrays in a tree."""
-    digest = hashlib.sha256()
-    for leaf in jax.tree.leaves(tree):
-        digest.update(np.ascontiguousarray(leaf).data)
-    return digest.hexdigest()
+def _digest(prepared: Run) -> str:
+    """Of all examples and canaries, however they are split over the processes.
+
+    A sum of digests, one for each example and its number, is the same in any order.
+    """
+    canaries = hashlib.sha256()
+    for leaf in jax.tree.leaves(prepared.chosen):
+        canaries.update(np.ascontiguousarray(leaf).data)
+    total = 0
+    here = prepared.layout.rows_here(prepared.n)
+    for row, *example in zip(here.tolist(), *prepared.dataset.train, strict=True):
+        digest = hashlib.sha256(row.to_bytes(8, 'big'))
+        for part in example:
+            digest.update(np.ascontiguousarray(part).data)
+        total += int.from_bytes(digest.digest(), 'big')
+    parts = processes.gather(f'{total % 2**256:064x}')
+    return f'{sum(int(part, 16) for part in parts) % 2**256:064x}{canaries.hexdigest()}'

@@ -20,14 +20,21 @@ class Log:
 
     With a directory, also `metrics.jsonl` and TensorBoard events. Whatever stands behind
     `position`, the bytes of metrics that belong to the first `first` steps, is of a run that
-    was stopped, and is written anew.
+    was stopped, and is written anew. `quiet` shows nothing.
     """
 
     def __init__(
-        self, directory: pathlib.Path | None, steps: int, first: int = 0, position: int = 0
+        self,
+        directory: pathlib.Path | None,
+        steps: int,
+        first: int = 0,
+        position: int = 0,
+        *,
+        quiet: bool = False,
     ) -> None:
         self._steps, self._first, self._told, self._written = steps, first, first, first
-        self._start, self._live, self._accuracy = time.perf_counter(), sys.stdout.isatty(), None
+        self._start, self._accuracy, self._quiet = time.perf_counter(), None, quiet
+        self._live = sys.stdout.isatty() and not quiet
         self._bar = rich.progress.Progress(
             rich.progress.TextColumn('training'),
             rich.progress.BarColumn(),
@@ -87,7 +94,9 @@ class Log:
     def _tell(self, step: int, metrics: dict[str, float]) -> None:
         speed = (step - self._first) / (time.perf_counter() - self._start)
         self._bar.update(self._task, completed=step, speed=f'{speed:.0f}')
-        if not self._live and (step >= self._told + self._steps / 5 or step == self._steps):
+        if not (self._live or self._quiet) and (
+            step >= self._told + self._steps / 5 or step == self._steps
+        ):
             self._told = step
             left = (self._steps - step) / speed
             line = f'step {step:,} of {self._steps:,}: loss {metrics["loss"]:.3f}'

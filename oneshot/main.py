@@ -7,13 +7,12 @@ result, 2 if the input is bad, 1 if the run failed, and 128 + n after signal n.
 """
 
 import signal
-import sys
 import warnings
 
 import jax
 from absl import app, flags, logging
 
-from oneshot import command, train
+from oneshot import command, processes, train
 from oneshot.bounds import _check
 from oneshot.keeper import Diverged, Stopped
 from oneshot.workdir import Workdir
@@ -28,26 +27,27 @@ def main(overrides: dict[str, list[str]]) -> None:
     """Checks, then runs."""
     logging.set_verbosity(logging.WARNING)  # JAX tells of every backend that is not there
     warnings.formatwarning = lambda message, *_: f'oneshot: warning: {message}\n'
+    failed = 2  # the status for an OSError, until the run begins
     try:
         config, directory = command.read(_CONFIG.value, overrides), None
         if _WORKDIR.value is not None:
             directory = Workdir(_WORKDIR.value, config, _OVERWRITE.value)
             if directory.finished:
-                train.show_again(directory)
+                if processes.first():
+                    train.show_again(directory)
                 return
-        prepared = train.prepare(config, directory)
-    except (ValueError, OSError) as error:
-        _fail(error, 2)
-    try:
+        prepared, failed = train.prepare(config, directory), 1
         train.run(prepared)
-    except ValueError as error:  # of what is in the workdir
-        _fail(error, 2)
-    except (Diverged, OSError) as error:
-        _fail(error, 1)
+    except ValueError as error:
+        processes.end(error, 2)
+    except OSError as error:
+        processes.end(error, failed)
+    except Diverged as error:
+        processes.end(error, 1)
     except (MemoryError, jax.errors.JaxRuntimeError) as error:
-        _fail(f'The run failed: {_check.one_line(error)}', 1)
+        processes.end(f'The run failed: {_check.one_line(error)}{processes.advice()}', 1)
     except Stopped as error:
-        _fail(error, 128 + error.received)
+        processes.end(error, 128 + error.received)
 
 
 def _parse(arguments: list[str]) -> dict[str, list[str]]:
@@ -56,19 +56,14 @@ def _parse(arguments: list[str]) -> dict[str, list[str]]:
     try:
         _, *more = flags.FLAGS(rest)
     except flags.Error as error:
-        _fail(error, 2)
+        processes.end(error, 2)
     if more:
-        _fail(f'No arguments are taken beside the flags, but {more} were given.', 2)
+        processes.end(f'No arguments are taken beside the flags, but {more} were given.', 2)
     return overrides
-
-
-def _fail(error: object, status: int) -> None:
-    print(f'oneshot: {error}', file=sys.stderr)
-    sys.exit(status)
 
 
 if __name__ == '__main__':
     try:
         app.run(main, flags_parser=_parse)
     except KeyboardInterrupt:
-        _fail('Stopped at once. What was kept before is kept.', 128 + signal.SIGINT)
+        processes.end('Stopped at once. What was kept before is kept.', 128 + signal.SIGINT)

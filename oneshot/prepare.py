@@ -2,15 +2,17 @@
 
 import os
 import warnings
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import ml_collections
+import numpy as np
 import optax
 from flax import nnx
 
-from oneshot import accounting, canaries, data, dpsgd, models, settings, views
+from oneshot import accounting, canaries, data, dpsgd, mesh, models, settings, views
 from oneshot.attacks import black_box, score_names, white_box
 from oneshot.bounds import _check
 from oneshot.clipping import Clipping, choose
@@ -33,14 +35,19 @@ class Run(NamedTuple):
     noise_multiplier: float
     clipping: Clipping
     eps_ub: float
-    dataset: data.Dataset
+    layout: mesh.Layout
+    n: int  # examples to train on, in all processes
+    dataset: data.Dataset  # of the examples to train on, those of this process
     apply: Any  # logits of one image
-    attacks: dict[str, dpsgd.Attack]
+    attacks: Callable[[dpsgd.Canaries], dict[str, dpsgd.Attack]]
     step: Any
     state: dpsgd.State
     key: jax.Array
     population: Any
-    canaries: Any
+    held_out: Any  # images and labels to evaluate on
+    chosen: Any  # the canaries, in their order
+    canaries: Any  # the same, as they lie on the devices
+    rows: np.ndarray  # of each row of the scores on the devices, which canary it is of, or −1
     scores: tuple[str, ...]  # the names of all that the attacks give
     headline: str  # one of them, or 'best'
     methods: dict[str, tuple[str, ...]]  # those that are reported of each score
@@ -72,6 +79,8 @@ def prepare(
     # One key for each purpose, by a number that never changes.
     seed = jax.random.key(config.seed)
     model_key, canary_key, coin_key, run_key = (jax.random.fold_in(seed, i) for i in range(4))
+    layout = mesh.Layout(mesh.make(config.mesh.data, config.mesh.model))
+    about = _describe(config, download=True)
     dataset = data.load(
         config.data.name,
         config.data.n,
@@ -79,27 +88,29 @@ def prepare(
         train=config.data.train,
         test=config.data.test,
         data_dir=config.data_dir,
+        rows=layout.rows_here(about.n),
     )
-    model = models.make(
-        config.model.name,
-        dataset.train.images.shape[1:],
-        dataset.classes,
-        nnx.Rngs(model_key),
-        **_model_options(config),
-    )
-    network, params = models.split(model)
+
+    def build() -> nnx.Module:
+        options = _model_options(config)
+        name, image = config.model.name, tuple(about.image)
+        return models.make(name, image, about.classes, nnx.Rngs(model_key), **options)
+
+    network, _ = models.split(nnx.eval_shape(build))
+    params = layout.make(lambda: models.split(build())[1])
 
     def apply(params: Any, image: jax.Array) -> jax.Array:
         return network(params, views.scale(image))
 
     loss_fn = models.cross_entropy(apply)
-    batch = dp.sampling_prob * (len(dataset.train.labels) + number / 2)  # as expected
+    batch = dp.sampling_prob * (about.n + number / 2)  # as expected
     augment, trained = None, loss_fn
     if config.views:
         augment, trained = views.make_augment(config.views), views.mean_loss(loss_fn)
     clipping = _clipping(config, trained, params, dataset, batch)
 
     chosen, dataset = _canaries(options.canaries, canary_key, number, params, dataset)
+    placed, rows = canaries.place(chosen, layout, params)
     coins = canaries.flip_coins(coin_key, options.m)
     included = canaries.pair_up(coins) if options.pairs else coins
     scores = _scores(config)
@@ -107,7 +118,10 @@ def prepare(
     sigma = dp.noise_multiplier
     if sigma is None:
         sigma = accounting.calibrate_noise(dp.eps, dp.sampling_prob, config.steps, dp.delta)
-    attacks = _attacks(config, scores, chosen, loss_fn, clipping, sigma, batch)
+
+    def attacks(given: dpsgd.Canaries) -> dict[str, dpsgd.Attack]:
+        return _attacks(config, scores, given, loss_fn, clipping, sigma, batch)
+
     init, step = dpsgd.make_step(
         trained,
         _optimizer(config, params),
@@ -117,28 +131,36 @@ def prepare(
         attacks=attacks,
         augment=augment,
         ema_decay=config.ema_decay,
+        n=None if layout.mesh is None else about.n,
         **clipping._asdict(),
     )
+    with mesh.use(layout.mesh):
+        state = (init if layout.mesh is None else jax.jit(init))(params, placed)
     return Run(
         config=config,
         directory=workdir,
         noise_multiplier=sigma,
         clipping=clipping,
         eps_ub=accounting.eps_upper_bound(sigma, dp.sampling_prob, config.steps, dp.delta),
+        layout=layout,
+        n=about.n,
         dataset=dataset,
         apply=apply,
         attacks=attacks,
         step=step,
-        state=init(params),
-        key=run_key,
-        population=jax.tree.map(jnp.asarray, tuple(dataset.train)),
-        canaries=chosen,
+        state=state,
+        key=layout.place(run_key),
+        population=layout.place_rows(tuple(dataset.train), about.n),
+        held_out=layout.place_rows(tuple(dataset.test), len(dataset.test.labels)),
+        chosen=chosen,
+        canaries=placed,
+        rows=rows,
         scores=scores.names,
         headline=scores.headline,
         methods=methods,
         mechanisms=_mechanisms(config, scores.names, sigma, batch),
         coins=coins,
-        included=included,
+        included=layout.place(included),
     )
 
 
@@ -155,6 +177,7 @@ def check(config: ml_collections.ConfigDict, problems: settings.Problems | None 
     problems = settings.Problems() if problems is None else problems
     settings.values(config, problems)
     sound = not problems.sentences  # else nothing is downloaded for it
+    problems.attempt(('mesh',), lambda: mesh.make(config.mesh.data, config.mesh.model))
     about = problems.attempt(('data', 'data_dir'), _describe, config, sound)
     if about is not None:
         shapes = problems.attempt(('model',), _shapes, config, about)
@@ -306,7 +329,7 @@ def _scores(config: ml_collections.ConfigDict) -> Scores:
 def _attacks(
     config: ml_collections.ConfigDict,
     scores: Scores,
-    chosen: Any,
+    chosen: dpsgd.Canaries,
     loss_fn: LossFn,
     clipping: Clipping,
     sigma: float,

@@ -15,8 +15,18 @@ from oneshot.clipping import STRATEGIES
 from oneshot.laws import SCORES
 from oneshot.methods import METHODS, to_json
 
-# May differ when a run goes on: they say how often it is kept and where its data lies.
-NOT_OF_THE_RESULT = ('checkpoint_every', 'checkpoint_keep', 'data_dir')
+# May differ when a run goes on: they say how often it is kept, where its data lies, and on
+# which devices it runs.
+NOT_OF_THE_RESULT = (
+    'checkpoint_every',
+    'checkpoint_keep',
+    'data_dir',
+    'mesh.data',
+    'mesh.model',
+    'processes.address',
+    'processes.number',
+    'processes.id',
+)
 
 _MAPPINGS = Mapping, ml_collections.ConfigDict
 Check = Callable[[str, Any], Any]  # of a name and a value; raises a ValueError
@@ -79,6 +89,11 @@ KEYS: dict[str, Check] = {
     'checkpoint_every': _whole(0),
     'checkpoint_keep': _whole(1),
     'data_dir': _optional(_TEXT),
+    'mesh.data': _optional(_whole(1, 10**6)),
+    'mesh.model': _whole(1, 10**6),
+    'processes.address': _optional(_TEXT),
+    'processes.number': _optional(_whole(1, 10**6)),
+    'processes.id': _optional(_whole(0, 10**6)),
     'data.name': _TEXT,
     'data.train': _TEXT,
     'data.test': _TEXT,

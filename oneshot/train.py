@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from rich.console import Console
 
-from oneshot import canaries, dpsgd, report, settings, verdict
+from oneshot import canaries, dpsgd, mesh, processes, report, settings, verdict
 from oneshot.bounds import _check
 from oneshot.keeper import Diverged, Keeper
 from oneshot.log import Log
@@ -59,8 +59,11 @@ def run(prepared: Run) -> AuditResult:
 
         record = verdict.record(prepared, score, accuracy, seconds, headline, results)
         about = report.about(settings.plain(prepared.config), record)
-        report.show(Console(), about, score, headline, results)
-        if prepared.directory is not None:
+
+        def tell() -> None:
+            report.show(Console(), about, score, headline, results)
+            if prepared.directory is None:
+                return
             path, coins = prepared.directory.path, np.asarray(prepared.coins)
             try:
                 report.write_scores(path / 'scores.npz', score, scores)
@@ -72,6 +75,8 @@ def run(prepared: Run) -> AuditResult:
                     'command goes on from the newest checkpoint.'
                 ) from error
             print(f'Written to {path}; open {path}/report.html.')
+
+        processes.lead(tell)
     return headline
 
 
@@ -95,7 +100,7 @@ def _trained(prepared: Run) -> tuple[dpsgd.State, float]:
     """The state after all steps, and the seconds that they took, however often it was stopped."""
     if prepared.directory is None:
         start = time.perf_counter()
-        with Log(None, prepared.config.steps) as log:
+        with Log(None, prepared.config.steps, quiet=not processes.first()) as log:
             state = train(prepared, log.write)
         return state, time.perf_counter() - start
     with Keeper(prepared) as keeper:
@@ -119,7 +124,7 @@ def _explained(prepared: Run, keeper: Keeper, error: Diverged) -> Diverged:
     path = prepared.directory.path / f'scores_until_{last}.npz'
     scores = collect_scores(prepared, state)
     headline = prepared.headline if prepared.headline in scores else next(iter(scores))
-    report.write_scores(path, headline, scores)
+    processes.lead(report.write_scores, path, headline, scores)
     keeper.wait()
     return error.with_advice(
         f'The state of step {last:,} is kept in {prepared.directory.path}/checkpoints, the scores '
@@ -154,7 +159,8 @@ def train(
     chunk = _chunk(prepared.step, config.chunk)
     given = prepared.population, prepared.canaries, prepared.included
     for first in range(int(state.step), until, config.chunk):
-        state, stats = chunk(state, jnp.int32(until), prepared.key, *given)
+        with mesh.use(prepared.layout.mesh):
+            state, stats = chunk(state, np.int32(until), prepared.key, *given)
         done = int(state.step)
         stats = jax.tree.map(lambda x, made=done - first: np.asarray(x)[:made], stats)
         if what := dpsgd.diverged(state, stats):
@@ -169,24 +175,41 @@ def train(
 
 def test_accuracy(prepared: Run, state: dpsgd.State) -> float:
     """The share of held-out examples that the model, or its average, gets right."""
-    images, labels = prepared.dataset.test
+    number = len(prepared.dataset.test.labels)
     params = state.params if prepared.config.ema_decay is None else state.average
-    right = _right(prepared.apply, params, jnp.asarray(images), jnp.asarray(labels))
-    return int(right) / len(labels)
+    with mesh.use(prepared.layout.mesh):
+        right = _right(prepared.apply, params, *prepared.held_out, np.int32(number))
+    return int(right) / number
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _right(apply: Callable[..., jax.Array], params: Any, images: Any, labels: Any) -> jax.Array:
-    """How many the model gets right, some at a time."""
-    logits = jax.lax.map(lambda image: apply(params, image), images, batch_size=_EVALUATED)
-    return jnp.sum(jnp.argmax(logits, axis=1) == labels)
+def _right(
+    apply: Callable[..., jax.Array], params: Any, images: Any, labels: Any, number: Any
+) -> jax.Array:
+    """How many of the first `number` images the model gets right, some at a time."""
+    real = jnp.arange(labels.size) < number
+
+    def local(params: Any, images: Any, labels: Any, real: Any) -> jax.Array:
+        logits = jax.lax.map(lambda image: apply(params, image), images, batch_size=_EVALUATED)
+        return jnp.sum(real & (jnp.argmax(logits, axis=1) == labels))
+
+    return mesh.totals(local, params, images, labels, real)
 
 
 def collect_scores(prepared: Run, state: dpsgd.State) -> dict[str, np.ndarray]:
     """The scores of every attack by name, one for each coin."""
-    scores = {}
-    for name, attack in prepared.attacks.items():
-        for signal, values in attack.scores(state.audits[name], state.params).items():
-            values = np.asarray(values)
-            scores[signal] = canaries.pair_scores(values) if prepared.config.audit.pairs else values
+
+    def read(state: dpsgd.State, given: Any) -> dict[str, jax.Array]:
+        found = {}
+        for name, attack in prepared.attacks(given).items():
+            found |= attack.scores(state.audits[name], state.params)
+        return found
+
+    layout = prepared.layout
+    with mesh.use(layout.mesh):
+        found = (read if layout.mesh is None else jax.jit(read))(state, prepared.canaries)
+        found = layout.in_order(found, prepared.rows)
+    scores = {name: np.asarray(found[name]) for name in prepared.scores}
+    if prepared.config.audit.pairs:
+        scores = {name: canaries.pair_scores(values) for name, values in scores.items()}
     return scores

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from oneshot import settings
+from oneshot import processes, settings
 from oneshot.methods import to_json
 
 _OF_A_RUN = (  # what --overwrite deletes
@@ -30,7 +30,9 @@ _RESERVE = '.reserve'
 
 
 class Workdir:
-    """A folder that belongs to one config, and while it is entered to this process alone.
+    """A folder that belongs to one config, and while it is entered to this run alone.
+
+    Of several processes, the first makes and locks it, and all of them have to reach it.
 
     Args:
         path: it is made if it is not there.
@@ -45,29 +47,36 @@ class Workdir:
     def __init__(self, path: str | os.PathLike[str], config: Any, overwrite: bool = False) -> None:
         self.path, self._overwrite = pathlib.Path(path), overwrite
         self._config, self._lock = settings.plain(config), None
+        processes.lead(self._open)
+
+    def _open(self) -> None:
         self.path.mkdir(parents=True, exist_ok=True)
         if not self.path.stat().st_mode & 0o222 or not os.access(self.path, os.W_OK):
             raise PermissionError(f'{self.path} may not be written to.')  # mode stops no root
-        if not overwrite:
+        if not self._overwrite:
             self._check_config()
 
     @property
     def finished(self) -> bool:
         """Whether there is a result already."""
-        return not self._overwrite and (self.path / 'result.json').exists()
+        return processes.lead(lambda: not self._overwrite and (self.path / 'result.json').exists())
 
     def __enter__(self) -> 'Workdir':
+        processes.lead(self._enter)
+        return self
+
+    def _enter(self) -> None:
         self._lock = os.open(self.path / '.lock', os.O_RDWR | os.O_CREAT, 0o666)
         try:
             self._take()
         except BaseException:
             os.close(self._lock)
             raise
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.release()
-        os.close(self._lock)
+        if processes.first():
+            os.close(self._lock)
 
     def _take(self) -> None:
         """Makes the folder that of this process and of this config."""
@@ -144,7 +153,8 @@ class Workdir:
 
     def release(self) -> None:
         """Frees what was set aside."""
-        (self.path / _RESERVE).unlink(missing_ok=True)
+        if processes.first():
+            (self.path / _RESERVE).unlink(missing_ok=True)
 
 
 def write(path: pathlib.Path, content: bytes, mode: int = 0o666) -> None:

@@ -9,7 +9,7 @@ import pytest
 import scipy.stats
 
 from oneshot import canaries, dpsgd, sampling
-from oneshot.clipping import STRATEGIES, Clipping, poisson_clipped_grad_sum
+from oneshot.clipping import STRATEGIES, Clipping, Group, poisson_clipped_grad_sums
 from tests.chance import plausible
 
 
@@ -64,7 +64,8 @@ def test_clipped_sum_is_that_of_the_definition(batch_size, microbatch_size, clip
     ours, stats = dpsgd.clipped_grad_sum(
         _loss, params, batch, jnp.asarray(mask), **clipping._asdict()
     )
-    drawn, _ = poisson_clipped_grad_sum(_loss, params, batch, jnp.asarray(mask), clipping)
+    groups = [Group(batch, jnp.asarray(mask))]
+    (drawn,), _ = poisson_clipped_grad_sums(_loss, params, groups, clipping)
     for one, two, literal in zip(
         jax.tree.leaves(ours),
         jax.tree.leaves(drawn),

@@ -28,6 +28,7 @@ bench: $(VENV)/.bench
 	$(BIN)/python -m experiments.bench_bounds
 	$(BIN)/python -m experiments.bench_memory
 	$(BIN)/python -m experiments.bench_checkpoints
+	$(BIN)/python -m experiments.scaling
 
 # The last three need CIFAR-10 as TFDS prepares it, at its default place or TFDS_DATA_DIR.
 experiments: $(VENV)/.bench

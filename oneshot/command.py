@@ -48,12 +48,12 @@ def read(given: str, overrides: dict[str, list[str]]) -> ml_collections.ConfigDi
     """
     config, problems = load(given), settings.Problems()
     override(config, overrides, problems)
-    _join(config, problems)
+    join(config, problems)
     check(config, problems)
     return config
 
 
-def _join(config: ml_collections.ConfigDict, problems: settings.Problems) -> None:
+def join(config: ml_collections.ConfigDict, problems: settings.Problems) -> None:
     """Joins the other processes of the run, if what the config says of them makes sense."""
     alone, given = settings.Problems(), settings.flat(config)
     found = []

@@ -19,6 +19,8 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
+from oneshot.bounds import _check
+
 # Who is silent for so long is lost, and who ends waits so long for the others to end.
 _LOST_AFTER, _SHUTDOWN = 20, 10  # seconds
 # What the launchers that JAX knows leave in the environment: how many processes there are.
@@ -60,12 +62,16 @@ def start(address: str | None, number: int | None, index: int | None) -> None:
             'JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID in the environment), '
             f'but {address!r}, {number!r} and {index!r} were given.'
         )
+    host, _, port = (address or 'host:1').rpartition(':')
+    if not host or not port.isdecimal():
+        raise ValueError(f'config.processes.address must be HOST:PORT, but {address!r} was given.')
     if number is not None and index is not None and index >= number:
         raise ValueError(
             f'config.processes.id must be below config.processes.number, but {index} and {number} '
             'were given.'
         )
     jax.config.update('jax_enable_preemption_service', False)  # it would take SIGTERM from us
+    _take_aborts()
     try:
         jax.distributed.initialize(
             address,
@@ -75,8 +81,9 @@ def start(address: str | None, number: int | None, index: int | None) -> None:
             shutdown_timeout_seconds=_SHUTDOWN,
         )
     except (ValueError, RuntimeError, jax.errors.JaxRuntimeError) as error:
-        raise ValueError(f'The processes of the run do not find each other: {error}') from error
-    _take_aborts()
+        raise ValueError(
+            f'The processes of the run do not find each other: {_check.one_line(error)}'
+        ) from error
 
 
 def _number(name: str) -> int | None:

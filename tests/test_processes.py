@@ -183,6 +183,7 @@ def test_what_is_wrong_is_said_by_all_of_them(tmp_path):
     [
         ((None, 2, 0), {}, 'config.processes.address must be given'),
         (('localhost:1', 2, None), {}, "must be given together .* 'localhost:1', 2 and None"),
+        (('localhost', 2, 1), {}, "must be HOST:PORT, but 'localhost' was given"),
         (('localhost:1', 2, 2), {}, 'id must be below config.processes.number, but 2 and 2'),
         ((None, None, None), {'JAX_NUM_PROCESSES': 'two'}, "must be a number, but is 'two'"),
         ((None, None, None), {'JAX_COORDINATOR_ADDRESS': 'localhost:1'}, 'given together'),

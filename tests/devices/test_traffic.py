@@ -4,11 +4,10 @@ import jax
 import pytest
 
 from configs import digits_bb, digits_wb
+from experiments.scaling import STATISTICS, sent
 from experiments.traffic import collectives
 from oneshot import mesh, train
 from tests import small
-
-STATISTICS = 4  # numbers: examples, loss, clipped, nonfinite
 
 
 def _exchanges(of, data, model, **changes):
@@ -31,6 +30,8 @@ def test_one_all_reduce_of_the_gradient_and_nothing_else(of, model, gradients):
     (one,), parameters = _exchanges(of, 8, 1, **changes)
     assert (one.kind, one.devices) == ('all-reduce', 8)
     assert one.size == 4 * (gradients * parameters + STATISTICS)
+    if gradients == 1:
+        assert one.sent == pytest.approx(sent(parameters, 8, 1))
 
 
 @pytest.mark.parametrize('m', [96, 1000])
@@ -50,8 +51,9 @@ def test_with_split_parameters_each_is_gathered_once_and_reduced_once(m):
     }
     gradient = max(by_kind['all-reduce'], key=lambda one: one.size)
     assert gradient.devices == 4
-    sent = sum(one.sent for kind in ('reduce-scatter', 'all-reduce') for one in by_kind[kind])
-    assert sent < 2 * 7 / 8 * 4 * parameters  # less than one all-reduce over all eight
+    reduction = [one for one in found if one.kind != 'all-gather']
+    assert sum(one.sent for one in reduction) < sent(parameters, 8, 1)  # less than one over all
+    assert sum(one.sent for one in found) == pytest.approx(sent(parameters, 4, 2))
 
 
 def test_examples_as_canaries_send_nothing_of_their_own_either():

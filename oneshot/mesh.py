@@ -281,6 +281,13 @@ class Layout:
             shapes = jax.eval_shape(function)
             return jax.jit(function, out_shardings=self.like_params(shapes))()
 
+    def call(self, function: Callable[..., PyTree], *given: PyTree) -> PyTree:
+        """function(*given), on all devices as one program."""
+        if self.mesh is None:
+            return function(*given)
+        with use(self.mesh):
+            return jax.jit(function)(*given)
+
     def rows_here(self, number: int) -> np.ndarray:
         """Which of so many rows lie on devices of this process, in order."""
         if self.mesh is None:

@@ -92,9 +92,8 @@ def prepare(
     )
 
     def build() -> nnx.Module:
-        options = _model_options(config)
-        name, image = config.model.name, tuple(about.image)
-        return models.make(name, image, about.classes, nnx.Rngs(model_key), **options)
+        given = config.model.name, tuple(about.image), about.classes, nnx.Rngs(model_key)
+        return models.make(*given, **_model_options(config))
 
     network, _ = models.split(nnx.eval_shape(build))
     params = layout.make(lambda: models.split(build())[1])
@@ -134,8 +133,6 @@ def prepare(
         n=None if layout.mesh is None else about.n,
         **clipping._asdict(),
     )
-    with mesh.use(layout.mesh):
-        state = (init if layout.mesh is None else jax.jit(init))(params, placed)
     return Run(
         config=config,
         directory=workdir,
@@ -148,7 +145,7 @@ def prepare(
         apply=apply,
         attacks=attacks,
         step=step,
-        state=state,
+        state=layout.call(init, params, placed),
         key=layout.place(run_key),
         population=layout.place_rows(tuple(dataset.train), about.n),
         held_out=layout.place_rows(tuple(dataset.test), len(dataset.test.labels)),

@@ -205,10 +205,8 @@ def collect_scores(prepared: Run, state: dpsgd.State) -> dict[str, np.ndarray]:
             found |= attack.scores(state.audits[name], state.params)
         return found
 
-    layout = prepared.layout
-    with mesh.use(layout.mesh):
-        found = (read if layout.mesh is None else jax.jit(read))(state, prepared.canaries)
-        found = layout.in_order(found, prepared.rows)
+    found = prepared.layout.call(read, state, prepared.canaries)
+    found = prepared.layout.in_order(found, prepared.rows)
     scores = {name: np.asarray(found[name]) for name in prepared.scores}
     if prepared.config.audit.pairs:
         scores = {name: canaries.pair_scores(values) for name, values in scores.items()}

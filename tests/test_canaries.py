@@ -36,6 +36,11 @@ def test_dirac_coordinates_are_distinct_and_spread():
     assert plausible(int(np.sum(few < 300)), few.size, 0.75)
     with pytest.raises(ValueError, match='from 0 to 400, but 401 was given'):
         canaries.dirac(jax.random.key(0), 401, params)
+    many = jax.ShapeDtypeStruct((2**20, 2**12), jnp.float32)  # more than an index of int32 has
+    chosen = np.asarray(canaries.dirac(jax.random.key(0), 10_000, many).coordinates)
+    assert len(set(chosen.tolist())) == 10_000
+    assert 0 <= chosen.min() < chosen.max() < 2**31 - 1
+    assert plausible(int(np.sum(chosen < 2**30)), chosen.size, 0.5)
 
 
 def test_dirac_gradients_are_c_on_a_coordinate():

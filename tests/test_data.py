@@ -72,6 +72,18 @@ def test_n_is_drawn_by_the_seed(tmp_path):
     assert data.load('cifar10', 0, 0, data_dir=str(tmp_path)).train.images.shape == (0, 32, 32, 3)
 
 
+@pytest.mark.parametrize('name', ['digits', 'cifar10'])
+def test_a_process_reads_its_own_rows(name, tmp_path):
+    tiny_tfds.write(tmp_path, train=20, test=7)
+    whole = data.load(name, 12, 3, data_dir=str(tmp_path))
+    for rows in (np.arange(5), np.array([0, 7, 11]), np.arange(0)):
+        part = data.load(name, 12, 3, data_dir=str(tmp_path), rows=rows)
+        for one, other in zip(part.train, whole.train, strict=True):
+            np.testing.assert_array_equal(one, other[rows])
+            assert not isinstance(one, np.memmap)  # of which nothing but these rows is read
+        np.testing.assert_array_equal(part.test.images, whole.test.images)
+
+
 def test_a_cache_of_another_size_is_not_used(tmp_path):
     written = tiny_tfds.write(tmp_path, train=20, test=7)
     cache = tmp_path / 'cifar10' / '3.0.2' / 'oneshot_train.npz'

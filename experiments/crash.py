@@ -179,19 +179,19 @@ def newest(folder: pathlib.Path) -> int:
     return max((int(name) for name in names if name.isdecimal()), default=0)
 
 
+def last_state(folder: pathlib.Path) -> Any:
+    """What was kept after the last step, on one device, wherever it was made."""
+    steps = json.loads((folder / 'config.json').read_text())['steps']
+    here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    with ocp.Checkpointer(ocp.StandardCheckpointHandler()) as reader:
+        path = (folder / f'checkpoints/{steps}/state').absolute()
+        return reader.restore(path, args=ocp.args.StandardRestore(fallback_sharding=here))
+
+
 def differences(one: pathlib.Path, other: pathlib.Path) -> list[str]:
     """What is not the same, bit for bit, in two workdirs."""
     found = []
-    steps = json.loads((one / 'config.json').read_text())['steps']
-    states = []
-    here = ocp.args.StandardRestore(  # wherever it was made
-        fallback_sharding=jax.sharding.SingleDeviceSharding(jax.devices()[0])
-    )
-    for folder in (one, other):
-        with ocp.Checkpointer(ocp.StandardCheckpointHandler()) as reader:
-            path = (folder / f'checkpoints/{steps}/state').absolute()
-            states.append(reader.restore(path, args=here))
-    leaves = [jax.tree.leaves_with_path(state) for state in states]
+    leaves = [jax.tree.leaves_with_path(last_state(folder)) for folder in (one, other)]
     if [path for path, _ in leaves[0]] != [path for path, _ in leaves[1]]:
         found.append('the tree of the state')
     for (path, a), (_, b) in zip(*leaves, strict=False):

@@ -23,8 +23,12 @@ from oneshot.bounds import _check
 
 # Who is silent for so long is lost, and who ends waits so long for the others to end.
 _LOST_AFTER, _SHUTDOWN = 20, 10  # seconds
-# What the launchers that JAX knows leave in the environment: how many processes there are.
-_LAUNCHERS = 'SLURM_NTASKS', 'OMPI_COMM_WORLD_SIZE'
+# What the launchers that JAX knows leave in the environment: how many processes there are, and
+# that this is one of them, not the shell that they are started from.
+_LAUNCHERS = {
+    'SLURM_NTASKS': 'SLURM_STEP_NODELIST',
+    'OMPI_COMM_WORLD_SIZE': 'OMPI_MCA_orte_hnp_uri',
+}
 _HOSTS = 'TPU_WORKER_HOSTNAMES', 'TPU_PROCESS_ADDRESSES'
 
 _LEAST = 12  # 2 to the power of this are the bytes of the shortest message
@@ -45,7 +49,7 @@ def start(address: str | None, number: int | None, index: int | None) -> None:
     number = _number('JAX_NUM_PROCESSES') if number is None else number
     index = _number('JAX_PROCESS_ID') if index is None else index
     address = env.get('JAX_COORDINATOR_ADDRESS') if address is None else address
-    launched = any((_number(name) or 1) > 1 for name in _LAUNCHERS)
+    launched = any(mark in env and (_number(name) or 1) > 1 for name, mark in _LAUNCHERS.items())
     launched |= any(',' in env.get(name, '') for name in _HOSTS)
     if address is None and not launched:
         if number not in (None, 1):

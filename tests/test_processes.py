@@ -65,21 +65,23 @@ def _wait_for_a_checkpoint(started, folder):
         time.sleep(0.005)
 
 
-@pytest.fixture(scope='module')
-def alone():
+def _alone(**changes):
     """The same run on one device of this process."""
-    config = small.config(
-        steps=300, checkpoint_every=30, data__n=301, learning_rate=0.5, audit__m=203
-    )
-    prepared = train.prepare(config)
+    given = {'steps': 300, 'data__n': 301, 'learning_rate': 0.5, 'audit__m': 203}
+    prepared = train.prepare(small.config(**given | changes))
     state = train.train(prepared)
     return prepared, state, train.collect_scores(prepared, state)
 
 
 @pytest.fixture(scope='module')
+def alone():
+    return _alone()
+
+
+@pytest.fixture(scope='module')
 def two(tmp_path_factory):
-    """A run of two processes that nothing happened to; each says what it has of the data."""
-    folder = tmp_path_factory.mktemp('two') / 'run'
+    """Runs of two processes that nothing happened to; each says what it has of the data."""
+    folder = tmp_path_factory.mktemp('two') / 'mlp'
     code = (
         'from oneshot import command, train\n'
         'import sys\n'
@@ -87,6 +89,9 @@ def two(tmp_path_factory):
         'prepared = train.prepare(config, sys.argv[1])\n'
         'print("part:", len(prepared.dataset.train.labels))\n'
         'train.run(prepared)\n'
+        'config.model.name, config.model.widths = "cnn", ((8,), (16,))\n'
+        'config.steps = 50\n'
+        'train.run(train.prepare(config, sys.argv[1].replace("mlp", "cnn")))\n'
     )
     said = _end(_start([sys.executable, '-c', code, str(folder), *FLAGS], 2, 2))
     return folder, said
@@ -106,11 +111,16 @@ def _check(folder, alone, *, devices, count):
     with np.load(folder / 'scores.npz') as file:
         for name, values in scores.items():
             assert np.max(np.abs(values - file[name])) < 1e-5 * np.max(np.abs(values)), name
+    kept = jax.tree.leaves(crash.last_state(folder)[0]['params'])
+    for ours, theirs in zip(jax.tree.leaves(state.params), kept, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-5)
 
 
 def test_two_processes_give_what_one_device_gives(two, alone):
     folder, said = two
     _check(folder, alone, devices=4, count=2)
+    cnn = {'model__name': 'cnn', 'model__widths': ((8,), (16,)), 'steps': 50}
+    _check(folder.with_name('cnn'), _alone(**cnn), devices=4, count=2)
     parts = [int(out.split('part: ')[1].split()[0]) for out, _ in said]
     assert sum(parts) == 301  # each has loaded its own
     assert min(parts) > 140
@@ -202,7 +212,8 @@ def test_half_of_what_it_takes_gets_a_sentence(given, env, sentence, monkeypatch
         ((None, None, None), {}),
         ((None, 1, None), {}),
         (('localhost:1', 1, 0), {}),
-        ((None, None, None), {'SLURM_NTASKS': '1', 'OMPI_COMM_WORLD_SIZE': '1'}),
+        ((None, None, None), {'SLURM_NTASKS': '1', 'SLURM_STEP_NODELIST': 'a'}),
+        ((None, None, None), {'SLURM_NTASKS': '4', 'OMPI_COMM_WORLD_SIZE': '4'}),
         ((None, None, None), {'TPU_WORKER_HOSTNAMES': 'localhost'}),
     ],
 )

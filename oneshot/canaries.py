@@ -114,7 +114,7 @@ class ShardedDirac(NamedTuple):
             return _dirac_sum(shard, places[0], drawn, clip_norm)
 
         given = (self.places, mesh.SHARDS), (drawn, mesh.REPLICATED)
-        return mesh.on_shards(local, [params], given, None)
+        return mesh.on_shards(local, params, given)
 
     def pick(self, direction: PyTree) -> jax.Array:
         """What stands at the coordinates of the canaries, by row."""
@@ -123,7 +123,7 @@ class ShardedDirac(NamedTuple):
             return _pick(shard, jnp.where(rows < 0, _NOWHERE, places[0][rows]))
 
         given = (self.places, mesh.SHARDS), (self.rows, mesh.ROWS)
-        return mesh.on_shards(local, [direction], given, mesh.ROWS)
+        return mesh.on_shards(local, direction, given, mesh.ROWS)
 
     dots = Dirac.dots
 
@@ -323,6 +323,7 @@ def _places(coordinates: np.ndarray, leaves: list[Any], shards: int) -> np.ndarr
         part, size = mesh.spec(leaf.shape, shards), math.prod(leaf.shape)
         inside = np.flatnonzero((coordinates >= first) & (coordinates < first + size))
         place = coordinates[inside] - first
+        size_here = size if part == mesh.REPLICATED else size // shards
         if part == mesh.REPLICATED:
             places[:, inside] = first_here + place
         else:
@@ -331,7 +332,6 @@ def _places(coordinates: np.ndarray, leaves: list[Any], shards: int) -> np.ndarr
             index = list(np.unravel_index(place, leaf.shape))
             shard, index[axis] = np.divmod(index[axis], here[axis])
             places[shard, inside] = first_here + np.ravel_multi_index(index, here)
-            size_here = size // shards
-        first_here += size if part == mesh.REPLICATED else size_here
+        first_here += size_here
         first += size
     return places

@@ -125,7 +125,6 @@ def gradient_sums(
         return function(params, *rows)
     rows, parts = _fill(rows, mesh.size), _specs(params, mesh)
     made, numbers = jax.eval_shape(function, params, *rows)
-
     gives = [parts] * len(made), jax.tree.map(lambda _: REPLICATED, numbers)
 
     def local(params: PyTree, *rows: PyTree) -> tuple[list[PyTree], PyTree]:
@@ -176,21 +175,20 @@ def by_row(function: Callable[..., PyTree], trees: Sequence[PyTree], *rows: PyTr
 
 
 def on_shards(
-    function: Callable[..., PyTree], trees: Sequence[PyTree], given: Sequence[Any], gives: Any
+    function: Callable[..., PyTree], tree: PyTree, given: Sequence[Any], gives: Any = None
 ) -> PyTree:
-    """function(*trees, *arrays) on the shards of trees like the parameters, on each device.
+    """function(tree, *arrays) on the shards of a tree like the parameters, on each device.
 
     Args:
         function: of the shards, and of the parts of the arrays.
-        trees: each like the parameters.
+        tree: like the parameters.
         given: pairs of an array and how it is split.
-        gives: how the result is split; None if that is like the first of the trees.
+        gives: how the result is split; by default like the tree.
     """
-    mesh = current()
-    parts = [_specs(tree, mesh) for tree in trees]
+    parts = _specs(tree, current())
     arrays, specs = zip(*given, strict=True)
-    gives = parts[0] if gives is None else gives
-    return _on_devices(function, (*parts, *specs), gives)(*trees, *arrays)
+    gives = parts if gives is None else gives
+    return _on_devices(function, (parts, *specs), gives)(tree, *arrays)
 
 
 def _on_devices(function: Callable[..., PyTree], given: Any, gives: Any) -> Callable[..., PyTree]:
@@ -243,6 +241,14 @@ def fill(x: jax.Array, number: int) -> jax.Array:
     """x with zeros, or False, after its last row."""
     more = number - x.shape[0]
     return jnp.pad(x, [(0, more)] + [(0, 0)] * (x.ndim - 1)) if more else x
+
+
+@jax.jit  # one program for all checkpoints of a run
+def _sort(tree: PyTree, order: jax.Array) -> PyTree:
+    """The entries of the last axis in an order, on every device."""
+    return _constrain(
+        jax.tree.map(lambda leaf: leaf[..., order], tree), lambda mesh, leaf: REPLICATED
+    )
 
 
 class Layout:
@@ -349,11 +355,8 @@ class Layout:
             return tree
         order = np.empty(np.sum(rows >= 0), np.int32)
         order[rows[rows >= 0]] = np.flatnonzero(rows >= 0)
-
-        def sort(tree: PyTree) -> PyTree:
-            return jax.tree.map(lambda leaf: leaf[..., order], tree)
-
-        return jax.jit(sort, out_shardings=self.sharding())(tree)
+        with use(self.mesh):
+            return _sort(tree, order)
 
     def in_rows(self, tree: PyTree, rows: np.ndarray) -> PyTree:
         """What `in_order` gives, by row again, split over the devices."""

@@ -26,8 +26,8 @@ from oneshot import DPSGD, audit_scores, train
 from oneshot.best import best
 from oneshot.expected import Audit
 from oneshot.methods import ASSUMPTIONS, METHODS
-from oneshot.prepare import INDEPENDENT_METHODS
-from oneshot.prepare import METHODS as REPORTED
+from oneshot.reported import INDEPENDENT_METHODS
+from oneshot.reported import METHODS as REPORTED
 
 RESULTS = pathlib.Path(__file__).parent / 'results'
 SEEDS = (0, 1, 2)

@@ -89,7 +89,7 @@ def white_box(
             w_{t−1} − w_t), `gradient` (the privatized gradient, for optimizers other
             than plain SGD) and `residual`; see `oneshot.dpsgd.Observation`.
         scores: how a signal is weighed, any of `dot` and `llr`.
-        noise_multiplier: σ of the training, for `llr`.
+        noise_multiplier: σ of the training, for `llr`. It may be traced.
         sampling_prob: q of the training, for `llr`.
         expected_batch_size: what the training divides the noisy sum by, for `llr` of
             signals other than `residual`.
@@ -109,7 +109,9 @@ def white_box(
         raise ValueError('loss_fn must be given for input canaries, but None was given.')
     clipping = Clipping(clip_norm, microbatch_size, strategy).check()
     if 'llr' in scores:
-        known = {'clip_norm': clip_norm, 'noise_multiplier': noise_multiplier}
+        known = {'clip_norm': clip_norm}
+        if not isinstance(noise_multiplier, jax.core.Tracer):
+            known['noise_multiplier'] = noise_multiplier
         if set(signals) != {'residual'}:
             known['expected_batch_size'] = expected_batch_size
         for name, value in known.items():

@@ -133,7 +133,8 @@ def make_step(
         loss_fn: loss_fn(params, example), the loss of one example.
         optimizer: any optax transformation.
         clip_norm: c, the largest global norm of a gradient.
-        noise_multiplier: σ; 0 adds no noise, and then c may be ∞.
+        noise_multiplier: σ; 0 adds no noise, and then c may be ∞. It may be traced, so that one
+            compiled step serves several σ; it is then taken for more than 0, unchecked.
         sampling_prob: q in (0, 1].
         expected_batch_size: what the noisy sum is divided by.
         microbatch_size: how many examples are differentiated at once.
@@ -158,12 +159,14 @@ def make_step(
         mesh of `oneshot.mesh.make`, the step is one for all devices of the mesh.
     """
     clipping = Clipping(clip_norm, microbatch_size, strategy).check()
-    _check.real('noise_multiplier', noise_multiplier, 0.0, math.inf, open_high=True)
+    noisy = isinstance(noise_multiplier, jax.core.Tracer)
+    if not noisy:
+        noisy = _check.real('noise_multiplier', noise_multiplier, 0.0, math.inf, open_high=True) > 0
     _check.real('sampling_prob', sampling_prob, 0.0, 1.0, open_low=True)
     _check.real(
         'expected_batch_size', expected_batch_size, 0.0, math.inf, open_low=True, open_high=True
     )
-    if noise_multiplier > 0.0 and math.isinf(clip_norm):
+    if noisy and math.isinf(clip_norm):
         raise ValueError(
             'clip_norm must be finite where noise is added, '
             f'but {clip_norm!r} was given with noise_multiplier = {noise_multiplier!r}.'
@@ -221,7 +224,7 @@ def make_step(
             residual = canaries.gradient_sum(params, drawn, clip_norm)
         else:
             residual = zeros(params)
-        if noise_multiplier > 0.0:
+        if noisy:
             noise = gaussian_noise(noise_key, residual, noise_multiplier * clip_norm)
             residual = jax.tree.map(jnp.add, residual, noise)
         gradient = jax.tree.map(lambda g, r: (g + r) / expected_batch_size, data_sum, residual)

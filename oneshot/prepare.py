@@ -1,5 +1,6 @@
 """From a config to a run that can start: whatever is wrong with it is said here."""
 
+import json
 import os
 import warnings
 from collections.abc import Callable
@@ -12,19 +13,31 @@ import numpy as np
 import optax
 from flax import nnx
 
-from oneshot import accounting, canaries, data, dpsgd, mesh, models, settings, views
-from oneshot.attacks import black_box, score_names, white_box
+from oneshot import accounting, canaries, data, dpsgd, mesh, models, reported, settings, views
 from oneshot.bounds import _check
 from oneshot.clipping import Clipping, choose
 from oneshot.gradients import LossFn
-from oneshot.laws import DPSGD, LEAST_NOISE
+from oneshot.laws import DPSGD
 from oneshot.workdir import Workdir
 
-# The methods that a run reports of each score. What the second need is known where canaries
-# do not interfere: of the residual of Dirac canaries. The last is for pairs of canaries.
-METHODS = ('one_run', 'weighted', 'adaptive', 'hoeffding', 'fdp', 'fdp_dpsgd', 'gaussian_pair')
-INDEPENDENT_METHODS = ('clopper_pearson', 'cp_gdp')
-PAIRED_METHODS = ('replacement',)
+
+class Program(NamedTuple):
+    """What runs share whose configs differ in `_ARGUMENTS` alone: it is compiled once."""
+
+    apply: Callable[..., jax.Array]
+    step: Callable[..., tuple[dpsgd.State, dpsgd.Stats]]  # also takes σ and the learning rate
+
+
+# Keys of a config that a step takes as arguments, or does not ask for.
+_ARGUMENTS = (
+    'seed',
+    'steps',
+    'learning_rate',
+    'dp.eps',
+    'dp.delta',
+    'dp.noise_multiplier',
+    'audit.canaries',
+)
 
 
 class Run(NamedTuple):
@@ -41,6 +54,7 @@ class Run(NamedTuple):
     apply: Any  # logits of one image
     attacks: Callable[[dpsgd.Canaries], dict[str, dpsgd.Attack]]
     step: Any
+    scalars: tuple[float, ...]  # further arguments of the step, where runs share it
     state: dpsgd.State
     key: jax.Array
     population: Any
@@ -57,13 +71,17 @@ class Run(NamedTuple):
 
 
 def prepare(
-    config: ml_collections.ConfigDict, workdir: Workdir | str | os.PathLike[str] | None = None
+    config: ml_collections.ConfigDict,
+    workdir: Workdir | str | os.PathLike[str] | None = None,
+    programs: dict[str, Program] | None = None,
 ) -> Run:
     """Makes the run that a config describes; whatever is wrong with it is said here.
 
     Args:
         config: as in `configs/`.
         workdir: where the results go; nothing is written without it.
+        programs: what earlier runs compiled, and this one may use or add to: σ and the learning
+            rate are then arguments of the step, which changes results by rounding alone.
 
     Raises:
         ValueError: the config is wrong, with a sentence for each problem, or the workdir
@@ -112,27 +130,38 @@ def prepare(
     placed, rows = canaries.place(chosen, layout, params)
     coins = canaries.flip_coins(coin_key, options.m)
     included = canaries.pair_up(coins) if options.pairs else coins
-    scores = _scores(config)
-    methods = _methods(config, scores)
+    scores = reported.scores(config)
+    methods = reported.methods(config, scores)
     sigma = dp.noise_multiplier
     if sigma is None:
         sigma = accounting.calibrate_noise(dp.eps, dp.sampling_prob, config.steps, dp.delta)
 
-    def attacks(given: dpsgd.Canaries) -> dict[str, dpsgd.Attack]:
-        return _attacks(config, scores, given, loss_fn, clipping, sigma, batch)
+    def attacks(given: dpsgd.Canaries, sigma: float = sigma) -> dict[str, dpsgd.Attack]:
+        return reported.attacks(config, scores, given, loss_fn, clipping, sigma, batch)
 
-    init, step = dpsgd.make_step(
-        trained,
-        _optimizer(config, params),
-        noise_multiplier=sigma,
-        sampling_prob=dp.sampling_prob,
-        expected_batch_size=batch,
-        attacks=attacks,
-        augment=augment,
-        ema_decay=config.ema_decay,
-        n=None if layout.mesh is None else about.n,
-        **clipping._asdict(),
-    )
+    def algorithm(sigma: float, learning_rate: float) -> tuple[Any, Any]:
+        return dpsgd.make_step(
+            trained,
+            _make_optimizer(config, learning_rate),
+            noise_multiplier=sigma,
+            sampling_prob=dp.sampling_prob,
+            expected_batch_size=batch,
+            attacks=lambda given: attacks(given, sigma),
+            augment=augment,
+            ema_decay=config.ema_decay,
+            n=None if layout.mesh is None else about.n,
+            **clipping._asdict(),
+        )
+
+    (init, step), scalars = algorithm(sigma, config.learning_rate), ()
+    if programs is not None and sigma > 0.0:
+
+        def shared(*given: Any) -> tuple[dpsgd.State, dpsgd.Stats]:
+            *given, sigma, learning_rate = given
+            return algorithm(sigma, learning_rate)[1](*given)
+
+        apply, step = programs.setdefault(_program_key(config), Program(apply, shared))
+        scalars = sigma, config.learning_rate
     return Run(
         config=config,
         directory=workdir,
@@ -145,6 +174,7 @@ def prepare(
         apply=apply,
         attacks=attacks,
         step=step,
+        scalars=scalars,
         state=layout.call(init, params, placed),
         key=layout.place(run_key),
         population=layout.place_rows(tuple(dataset.train), about.n),
@@ -155,7 +185,7 @@ def prepare(
         scores=scores.names,
         headline=scores.headline,
         methods=methods,
-        mechanisms=_mechanisms(config, scores.names, sigma, batch),
+        mechanisms=reported.mechanisms(config, scores.names, sigma, batch),
         coins=coins,
         included=layout.place(included),
     )
@@ -181,13 +211,14 @@ def check(config: ml_collections.ConfigDict, problems: settings.Problems | None 
         looked_at = 'audit.m', 'audit.pairs', 'audit.canaries'
         problems.attempt(looked_at, _room_for_canaries, config, about, shapes)
     looked_at = 'optimizer', 'optimizer_options', 'learning_rate'
-    problems.attempt(looked_at, _optimizer, config, jax.ShapeDtypeStruct((2, 2), jnp.float32))
+    problems.attempt(looked_at, _check_optimizer, config, jax.ShapeDtypeStruct((2, 2), jnp.float32))
     looked_at = 'optimizer', 'optimizer_options', 'dp.noise_multiplier', 'audit.headline'
     more = 'audit.attacks', 'audit.signals', 'audit.scores'
-    scores = problems.attempt((*looked_at, *more), _scores, config)
+    scores = problems.attempt((*looked_at, *more), reported.scores, config)
     if scores is not None:
         looked_at = 'learning_rate', 'dp.noise_multiplier', 'audit.canaries'
-        problems.attempt((*looked_at, 'audit.pairs', 'audit.method'), _methods, config, scores)
+        more = 'audit.pairs', 'audit.method'
+        problems.attempt((*looked_at, *more), reported.methods, config, scores)
     problems.stop()
     n = about.n + _number(config) / 2
     if config.dp.delta * n > 1.0:
@@ -201,6 +232,11 @@ def check(config: ml_collections.ConfigDict, problems: settings.Problems | None 
 def _number(config: ml_collections.ConfigDict) -> int:
     """How many canaries there are."""
     return 2 * config.audit.m if config.audit.pairs else config.audit.m
+
+
+def _program_key(config: ml_collections.ConfigDict) -> str:
+    flat = settings.flat(settings.plain(config))
+    return json.dumps({key: flat[key] for key in flat if key not in _ARGUMENTS})
 
 
 def _describe(config: ml_collections.ConfigDict, download: bool) -> data.Description | None:
@@ -268,11 +304,15 @@ def _canaries(kind: str, key: jax.Array, m: int, params: Any, dataset: data.Data
     return canaries.in_distribution(key, m, images[:m], labels[:m]), rest
 
 
-def _optimizer(config: ml_collections.ConfigDict, params: Any) -> optax.GradientTransformation:
-    """The optimizer for parameters, or shapes, like these."""
+def _make_optimizer(config: ml_collections.ConfigDict, learning_rate: float) -> Any:
+    return getattr(optax, config.optimizer)(learning_rate, **dict(config.optimizer_options))
+
+
+def _check_optimizer(config: ml_collections.ConfigDict, params: Any) -> None:
+    """Whether there is an optimizer as the config names it, for shapes like these."""
     name, options = config.optimizer, dict(config.optimizer_options)
     try:
-        optimizer = getattr(optax, name)(config.learning_rate, **options)
+        optimizer = _make_optimizer(config, config.learning_rate)
         if not isinstance(optimizer, optax.GradientTransformation):
             raise TypeError(f'optax.{name} is none')
     except Exception as error:  # of whatever the name stands for
@@ -288,112 +328,3 @@ def _optimizer(config: ml_collections.ConfigDict, params: Any) -> optax.Gradient
             f'losses are not privatized, but {name!r} with {options!r} was given '
             f'({_check.one_line(error)}).'
         ) from error
-    return optimizer
-
-
-class Scores(NamedTuple):
-    """What the attacks of a config give: the names of all scores, the paper's among them."""
-
-    names: tuple[str, ...]
-    signals: tuple[str, ...]
-    weighed: tuple[str, ...]  # how: dot, llr
-    headline: str
-
-
-def _scores(config: ml_collections.ConfigDict) -> Scores:
-    """The paper's score and those that the config names.
-
-    w_{t−1} − w_t is the privatized gradient, scaled, if the update is a step of plain SGD.
-    Elsewhere the adversary sees the same, and the privatized gradient says it directly.
-    Without noise there is no likelihood: there, `dot` takes the place of `llr`.
-    """
-    plain = config.optimizer == 'sgd' and not config.optimizer_options
-    signal = 'iterates' if plain else 'gradient'
-    options, names = config.audit, ()
-    given = (signal if one == 'iterates' else one for one in options.signals)
-    signals = tuple(dict.fromkeys((signal, *given)))
-    weighed, headline = tuple(dict.fromkeys(('dot', *options.scores))), options.headline
-    if config.dp.noise_multiplier == 0.0:
-        weighed, headline = ('dot',), headline.removesuffix('_llr')
-    for name in options.attacks:
-        names += score_names(signals, weighed) if name == 'white_box' else ('loss',)
-    if signal != 'iterates' and headline.startswith('iterates'):
-        headline = headline.replace('iterates', signal)
-    _check.choice('config.audit.headline', headline, (*names, 'best'))
-    return Scores(names, signals, weighed, headline)
-
-
-def _attacks(
-    config: ml_collections.ConfigDict,
-    scores: Scores,
-    chosen: dpsgd.Canaries,
-    loss_fn: LossFn,
-    clipping: Clipping,
-    sigma: float,
-    batch: float,
-) -> dict[str, dpsgd.Attack]:
-    attacks = {}
-    for name in config.audit.attacks:
-        if name == 'white_box':
-            attacks[name] = white_box(
-                chosen,
-                signals=scores.signals,
-                scores=scores.weighed,
-                noise_multiplier=sigma,
-                sampling_prob=config.dp.sampling_prob,
-                expected_batch_size=batch,
-                loss_fn=loss_fn,
-                **clipping._asdict(),
-            )
-        else:
-            attacks[name] = black_box(
-                chosen, loss_fn=loss_fn, microbatch_size=clipping.microbatch_size
-            )
-    return attacks
-
-
-def _mechanisms(
-    config: ml_collections.ConfigDict, scores: tuple[str, ...], sigma: float, batch: float
-) -> dict[str, DPSGD]:
-    """The claim as the scores measure it, for those whose law is known (`_lawful`)."""
-    c = config.dp.clip_norm
-    units = {
-        'residual': c * c,
-        'gradient': c * c / batch,
-        'iterates': config.learning_rate * c * c / batch,
-    }
-    found = {}
-    for name in scores:
-        signal, _, weighed = name.partition('_')
-        if _lawful(config, name):
-            scale = 1.0 if weighed else units[signal]
-            found[name] = DPSGD(
-                sigma, config.dp.sampling_prob, config.steps, weighed or 'dot', scale=scale
-            )
-    return found
-
-
-def _lawful(config: ml_collections.ConfigDict, score: str) -> bool:
-    """Whether the law of a score follows from the claim: Dirac canaries are of length c."""
-    dirac = config.audit.canaries == 'dirac' and not config.audit.pairs
-    moving = config.learning_rate > 0.0 or not score.startswith('iterates')
-    sigma = config.dp.noise_multiplier  # calibrated, it is not small
-    return dirac and moving and (sigma is None or sigma >= LEAST_NOISE)
-
-
-def _methods(config: ml_collections.ConfigDict, scores: Scores) -> dict[str, tuple[str, ...]]:
-    """The methods for each score; what the headline needs must be among them."""
-    options, found = config.audit, {}
-    for name in scores.names:
-        if options.pairs:
-            found[name] = PAIRED_METHODS
-        elif not _lawful(config, name):
-            found[name] = tuple(one for one in METHODS if one not in ('weighted', 'fdp_dpsgd'))
-        elif name.startswith('residual'):
-            found[name] = METHODS + INDEPENDENT_METHODS
-        else:
-            found[name] = METHODS
-    shared = set.intersection(*(set(one) for one in found.values()))
-    allowed = found.get(scores.headline, [one for one in METHODS if one in shared])
-    _check.choice('config.audit.method', options.method, allowed)
-    return found

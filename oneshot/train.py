@@ -157,7 +157,7 @@ def train(
     if state is None:
         state = jax.tree.map(jnp.copy, prepared.state)  # it is donated
     chunk = _chunk(prepared.step, config.chunk)
-    given = prepared.population, prepared.canaries, prepared.included
+    given = prepared.population, prepared.canaries, prepared.included, *prepared.scalars
     for first in range(int(state.step), until, config.chunk):
         with mesh.use(prepared.layout.mesh):
             state, stats = chunk(state, np.int32(until), prepared.key, *given)

@@ -321,6 +321,41 @@ def test_every_optimizer_fits_into_the_step(name):
     assert jax.tree.map(jnp.shape, state) == jax.tree.map(jnp.shape, run.state)
 
 
+def test_runs_of_one_shape_share_what_is_compiled():
+    """Seed, steps, σ and learning rate are arguments of a shared step; a model is not."""
+    programs = {}
+    for changes in (
+        {},
+        {'seed': 1, 'steps': 15, 'dp__noise_multiplier': 2.0, 'learning_rate': 0.5},
+        {'optimizer': 'adam', 'learning_rate': 0.01},
+    ):
+        config = small.config(**changes)
+        scores = []
+        for given in (programs, None):
+            run = train.prepare(config, programs=given)
+            scores.append(train.collect_scores(run, train.train(run)))
+        for name, shared in scores[0].items():
+            np.testing.assert_allclose(shared, scores[1][name], rtol=1e-4, atol=1e-4)
+    first, other = programs.values()
+    assert first.step is train.prepare(small.config(seed=7), programs=programs).step
+    assert other.step is not first.step
+    chunk = train._chunk(first.step, config.chunk)
+    for changes in ({'seed': 2}, {'dp__noise_multiplier': 3.0}):
+        run = train.prepare(small.config(**changes), programs=programs)
+        chunk(
+            jax.tree.map(jnp.copy, run.state),
+            np.int32(10),
+            run.key,
+            run.population,
+            run.canaries,
+            run.included,
+            *run.scalars,
+        )
+    assert chunk._cache_size() == 1
+    without = small.config(dp__noise_multiplier=0.0)
+    assert train.prepare(without, programs=programs).scalars == ()  # a program of its own
+
+
 @pytest.fixture(scope='module')
 def plain_residual():
     plain = train.prepare(small.config(steps=5, learning_rate=0.0))

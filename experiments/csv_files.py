@@ -20,8 +20,11 @@ def read(path: pathlib.Path, numbers: Sequence[str]) -> list[Row]:
 def write(
     path: pathlib.Path, rows: Sequence[Row], words: Sequence[str], numbers: Sequence[str]
 ) -> None:
-    with path.open('w', newline='') as file:
+    """Whole or not at all: who is stopped while writing keeps what there was."""
+    new = path.with_suffix('.new')
+    with new.open('w', newline='') as file:
         writer = csv.DictWriter(file, [*words, *numbers], lineterminator='\n')
         writer.writeheader()
         for row in rows:
             writer.writerow(row | {k: f'{row[k]:.9g}'.replace('nan', '') for k in numbers})
+    new.replace(path)

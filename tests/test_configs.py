@@ -12,7 +12,7 @@ import pytest
 from absl import flags
 
 from configs import cifar_bb, cifar_wb
-from experiments import cifar_bb_cpu, cifar_wb_cpu
+from experiments import cifar_wb_cpu
 from oneshot import train
 from tests import tiny_tfds
 
@@ -126,15 +126,6 @@ def test_without_noise_there_is_no_likelihood(data_dir):
     message = 'config.audit.headline must be one of iterates, residual, best, but'
     with pytest.raises(ValueError, match=message):
         train.prepare(config)
-
-
-def test_the_black_box_experiment_runs_small(data_dir):
-    """The fast cousin of experiments/cifar_bb_cpu.py."""
-    rows = [cifar_bb_cpu.measure(kind, 100, 0, data_dir, quick=True) for kind in cifar_bb_cpu.KINDS]
-    assert [row['guesses'] for row in rows] == [20, 20]
-    assert all(0.0 <= row['eps_lb'] <= row['eps_ub'] for row in rows)
-    cifar_bb_cpu.plot(rows, io.BytesIO())
-    cifar_bb_cpu.show(rows)
 
 
 def test_the_white_box_experiment_runs_small(data_dir):

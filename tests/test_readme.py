@@ -130,7 +130,7 @@ def test_the_audit_of_a_loop_takes_four_lines():
     assert len([line for line in rest.splitlines() if line.strip()]) <= 25
 
 
-@pytest.mark.parametrize('page', ['README.md', 'experiments/README.md'])
+@pytest.mark.parametrize('page', ['README.md', 'experiments/README.md', 'experiments/RESULTS.md'])
 def test_what_is_named_is_there(page):
     text = (ROOT / page).read_text()
     for path in re.findall(r'`((?:oneshot|configs|experiments|colabs|tests)/[\w/.]*)`', text):

@@ -40,21 +40,42 @@ def measured(rows: list[Row], column: str = 'm') -> list[str]:
     return training.table(rows, column, what)
 
 
+def turn(rows: list[Row], kind: str) -> tuple[float, Change, Change, float]:
+    """The best m but the ends, the changes up to it and beyond, and the p-value of no turn there.
+
+    That m is found in the data, which is paid for (Bonferroni).
+    """
+    groups = training.by(rows, 'm', canaries=kind, rule='preset')
+    inner = list(groups)[1:-1]
+    best = max(inner, key=lambda m: sum(groups[m]))
+    before = Change.of([one for m, one in groups.items() if m <= best])
+    after = Change.of([one for m, one in groups.items() if m >= best])
+    turns = before.difference > 0 > after.difference
+    p_value = len(inner) * max(before.p_value, after.p_value) if turns else 1.0
+    return best, before, after, min(1.0, p_value)
+
+
 def claims(rows: list[Row]) -> list[Claim]:
-    """Up to the best m it rises, and then it falls; m is found in the data, which is paid for."""
-    found = []
-    for kind in KINDS:
-        groups = training.by(rows, 'm', canaries=kind, rule='preset')
-        inner = list(groups)[1:-1]
-        best = max(inner, key=lambda m: sum(groups[m]))
-        before = Change.of([one for m, one in groups.items() if m <= best])
-        after = Change.of([one for m, one in groups.items() if m >= best])
-        p_value = len(inner) * max(before.p_value, after.p_value)
-        turns = before.difference > 0 > after.difference and p_value < training.ALARM
-        text = f'the bound rises up to m = {best:,g}, and falls beyond ({kind.replace("_", "-")})'
-        words = f'{before}, then {after}, before the choice of m is paid for'
-        found.append(Claim(text, turns, words))
-    return found
+    """Of one of the kinds, which is paid for as well."""
+    found = {kind: turn(rows, kind)[-1] for kind in KINDS}
+    kind = min(found, key=found.get)
+    best, before, after, p_value = turn(rows, kind)
+    p_value = min(1.0, len(KINDS) * p_value)
+    words = kind.replace('_', '-')
+    text = f'the bound is not monotonic: it rises up to m = {best:,g}, and falls beyond ({words})'
+    evidence = f'{before.difference:+.2f}, then {after.difference:+.2f}, p = {p_value:.1e}'
+    return [Claim(text, p_value < training.ALARM, evidence)]
+
+
+def differs(rows: list[Row]) -> str:
+    best, before, after, p_value = turn(rows, 'mislabeled')
+    return (
+        'The same shape, for both kinds of canaries; of mislabeled ones the changes are '
+        f'{before.difference:+.2f} up to m = {best:,g} and {after.difference:+.2f} beyond, with '
+        f'p = {p_value:.1e}, where claims on this page ask for less than 1e-6. Here it is an MLP '
+        'with 789,258 parameters and 100 steps at q = ½. No law of such scores is known '
+        'beforehand, so that there is no plan: the number of guesses is fixed by m alone.'
+    )
 
 
 FIGURE = Figure(
@@ -66,11 +87,7 @@ FIGURE = Figure(
     draw=draw,
     measured=measured,
     claims=claims,
-    differs=lambda rows: (
-        'The same shape, for both kinds of canaries. Here it is an MLP with 789,258 parameters '
-        'and 100 steps at q = ½. No law of such scores is known beforehand, so that there is no '
-        'plan: the number of guesses is fixed by m alone.'
-    ),
+    differs=differs,
 )
 
 if __name__ == '__main__':

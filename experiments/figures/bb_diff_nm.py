@@ -50,7 +50,7 @@ def claims(rows: list[Row]) -> list[Claim]:
 FIGURE = Figure(
     name='bb_diff_nm',
     title='black-box ε_LB by the number of other examples',
-    paper='additional examples make the result significantly looser; no number is given.',
+    paper='with additional examples the result is significantly looser; no number is given.',
     sweep=sweep,
     draw=draw,
     measured=measured,

@@ -11,7 +11,7 @@ PAGE = pathlib.Path(__file__).parents[1] / 'RESULTS.md'
 _HEAD = """# Every figure of the paper, and ours beside it
 
 Made by `make figures` from the CSVs in `results/figures/`, as [the other experiments](README.md) \
-are by their own commands. One command a figure, `python -m experiments.figures.NAME`. \
+are by their own commands. One command a figure, `python -m experiments.figures.v_p`. \
 All training is real DP-SGD on CIFAR-10 at a size for two cores; `--full` has the paper's, for an \
 accelerator, and has not been run. Lines are means over seeds, bands reach from the least seed to \
 the most; {CLAIMS}

@@ -223,6 +223,9 @@ def spread(rows: Iterable[Row], **chosen: Any) -> str:
 class Change(NamedTuple):
     """How the mean of seeds changes from the first setting to the last.
 
+    All settings have the same seeds, and chance in common with them: their means differ by
+    chance no more than those of other seeds would, which is what the test asks.
+
     Attributes:
         difference: the last mean less the first.
         p_value: of no difference, by Student's t with the deviation of all settings.

@@ -76,7 +76,7 @@ def differs(rows: list[Row]) -> str:
 FIGURE = Figure(
     name='wb_diff_iterations',
     title='white-box ε_LB by the number of steps, at the same ε',
-    paper='one step or many make no significant difference at equal ε; no number is given.',
+    paper='no significant difference between one step and many at equal ε; no number is given.',
     sweep=sweep,
     draw=draw,
     measured=measured,

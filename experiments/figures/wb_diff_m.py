@@ -71,8 +71,8 @@ FIGURE = Figure(
     claims=claims,
     differs=lambda rows: (
         'The same. In the paper it is a WRN-16-4, here an MLP with 197,322 parameters and 300 '
-        'steps; what the canaries show hardly depends on the model, because a coordinate of its '
-        'own sees noise and itself, and of others only what the iterates let in.'
+        'steps. What the residual shows does not depend on the model, because the coordinate of a '
+        'canary sees noise and the canary alone; the iterates let in a part of the others.'
     ),
 )
 

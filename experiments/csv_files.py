@@ -5,6 +5,8 @@ import pathlib
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 Row = dict[str, Any]
 
 
@@ -15,6 +17,12 @@ def read(path: pathlib.Path, numbers: Sequence[str]) -> list[Row]:
     with path.open(newline='') as file:
         rows = list(csv.DictReader(file))
     return [row | {name: float(row[name] or 'nan') for name in numbers} for row in rows]
+
+
+def column(rows: Sequence[Row], name: str, **chosen: Any) -> np.ndarray:
+    """What the rows with these values have in a column."""
+    matching = (row for row in rows if all(row[key] == value for key, value in chosen.items()))
+    return np.array([row[name] for row in matching])
 
 
 def write(

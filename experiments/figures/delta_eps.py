@@ -5,7 +5,7 @@ import sys
 import matplotlib.figure
 import numpy as np
 
-from experiments.csv_files import Row
+from experiments.csv_files import Row, column
 from experiments.figures import figure, style
 from experiments.figures.figure import Claim, Figure
 from experiments.figures.sweep import Sweep
@@ -32,26 +32,24 @@ def measure(setting: Row) -> list[Row]:
     ]
 
 
-def column(rows: list[Row], name: str, confidence: float = 0.95) -> np.ndarray:
-    return np.array([row[name] for row in rows if row['confidence'] == confidence])
-
-
 def draw(rows: list[Row]) -> matplotlib.figure.Figure:
     labels = 'δ', 'ε'
     drawn, axes = style.figure('1,429 right of 1,500 guesses, m = 100,000', *labels)
-    delta = column(rows, 'delta')
-    axes.plot(delta, column(rows, 'eps_ub'), **style.TRUTH, label='ε_UB of N(±1, 4)')
+    delta = column(rows, 'delta', confidence=0.95)
+    axes.plot(
+        delta, column(rows, 'eps_ub', confidence=0.95), **style.TRUTH, label='ε_UB of N(±1, 4)'
+    )
     for confidence, color in zip(CONFIDENCES, style.COLORS, strict=False):
         label = f'ε_LB, {confidence:.0%} confidence'
-        axes.plot(delta, column(rows, 'eps_lb', confidence), color=color, label=label)
+        axes.plot(delta, column(rows, 'eps_lb', confidence=confidence), color=color, label=label)
     axes.plot([1e-5, 0.0039334], [4.38, 2.675], **style.PAPER, label='paper: points of ε_UB')
     axes.set(xscale='log', xlim=(1e-10, 1e-2), ylim=(0, 7))
     return drawn
 
 
 def at(rows: list[Row], name: str, delta: float, confidence: float = 0.95) -> float:
-    place = np.argmin(np.abs(np.log(column(rows, 'delta') / delta)))
-    return float(column(rows, name, confidence)[place])
+    place = np.argmin(np.abs(np.log(column(rows, 'delta', confidence=0.95) / delta)))
+    return float(column(rows, name, confidence=confidence)[place])
 
 
 def measured(rows: list[Row]) -> list[str]:
@@ -67,9 +65,9 @@ def measured(rows: list[Row]) -> list[str]:
 def claims(rows: list[Row]) -> list[Claim]:
     ends = at(rows, 'eps_ub', 1e-5), at(rows, 'eps_ub', 0.0039334)
     right = abs(ends[0] - 4.38) < 5e-3 and abs(ends[1] - 2.675) < 2e-3
-    gaps = column(rows, 'eps_ub') - column(rows, 'eps_lb')
+    gaps = column(rows, 'eps_ub', confidence=0.95) - column(rows, 'eps_lb', confidence=0.95)
     text = 'ε_UB is 4.38 at δ = 1e-5, and 2.675 at δ = 0.0039334'
-    least = float(np.min(gaps[column(rows, 'delta') <= 1e-5]))
+    least = float(np.min(gaps[column(rows, 'delta', confidence=0.95) <= 1e-5]))
     return [
         Claim(text, right, f'{ends[0]:.4f}, {ends[1]:.4f}'),
         Claim(

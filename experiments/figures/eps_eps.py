@@ -7,7 +7,7 @@ import numpy as np
 import scipy.special
 import scipy.stats
 
-from experiments.csv_files import Row
+from experiments.csv_files import Row, column
 from experiments.figures import figure, style
 from experiments.figures.figure import Claim, Figure
 from experiments.figures.sweep import Sweep
@@ -16,6 +16,7 @@ from oneshot import bounds
 M = 1_000
 DELTAS = (0.0, 1e-5, 1e-4)
 IDEAL = np.linspace(0.0, 6.0, 121)
+NAMES = 'eps_lb', 'low', 'high'  # at the mean number of right guesses, and where 90 % of runs lie
 
 
 def sweep(full: bool, data_dir: str | None) -> Sweep:
@@ -24,7 +25,7 @@ def sweep(full: bool, data_dir: str | None) -> Sweep:
 
 
 def measure(setting: Row) -> list[Row]:
-    """At the mean number of right guesses, rounded down, and where 90 % of runs lie."""
+    """The mean number of right guesses is rounded down."""
     rows = []
     for ideal in IDEAL.tolist():
         rate = scipy.special.expit(ideal)
@@ -34,21 +35,14 @@ def measure(setting: Row) -> list[Row]:
     return rows
 
 
-NAMES = 'eps_lb', 'low', 'high'
-
-
-def column(rows: list[Row], delta: float, name: str) -> np.ndarray:
-    return np.array([row[name] for row in rows if row['delta'] == delta])
-
-
 def draw(rows: list[Row]) -> matplotlib.figure.Figure:
     labels = 'ideal ε: 1,000·e^ε/(e^ε + 1) guesses are right', 'ε_LB, 95 % confidence'
     drawn, axes = style.figure('What 1,000 guesses show of randomized response', *labels)
     axes.plot(IDEAL, IDEAL, **style.TRUTH, label='ε itself')
     for delta, color in zip(DELTAS, style.COLORS, strict=False):
         given = {'color': color, 'label': f'ε_LB, δ = {delta:g}'}
-        axes.plot(IDEAL, column(rows, delta, 'eps_lb'), **given)
-    edges = column(rows, 0.0, 'low'), column(rows, 0.0, 'high')
+        axes.plot(IDEAL, column(rows, 'eps_lb', delta=delta), **given)
+    edges = column(rows, 'low', delta=0.0), column(rows, 'high', delta=0.0)
     color = style.COLORS[0]
     axes.fill_between(IDEAL, *edges, color=color, alpha=0.15, label='90 % of runs, δ = 0')
     axes.set(xlim=(0, 6), ylim=(0, 6))
@@ -57,8 +51,8 @@ def draw(rows: list[Row]) -> matplotlib.figure.Figure:
 
 def measured(rows: list[Row]) -> list[str]:
     at = {eps: int(np.argmin(abs(IDEAL - eps))) for eps in (1.0, 2.0, 4.0)}
-    found = [f'{column(rows, 0.0, "eps_lb")[i]:.2f} of {eps:g}' for eps, i in at.items()]
-    lost = [f'{column(rows, 1e-4, "eps_lb")[i]:.2f} of {eps:g}' for eps, i in at.items()]
+    found = [f'{column(rows, "eps_lb", delta=0.0)[i]:.2f} of {eps:g}' for eps, i in at.items()]
+    lost = [f'{column(rows, "eps_lb", delta=1e-4)[i]:.2f} of {eps:g}' for eps, i in at.items()]
     return [
         f'At δ = 0, 1,000 guesses show {", ".join(found)}; at δ = 1e-4, {", ".join(lost)}.',
     ]
@@ -66,8 +60,8 @@ def measured(rows: list[Row]) -> list[str]:
 
 def claims(rows: list[Row]) -> list[Claim]:
     """In 5 % of runs the bound is above ε, no more: its 95 % quantile is ε, but for rounding."""
-    excess = float(np.max(column(rows, 0.0, 'high') - IDEAL))
-    below = bool(np.all(column(rows, 0.0, 'eps_lb') <= IDEAL))
+    excess = float(np.max(column(rows, 'high', delta=0.0) - IDEAL))
+    below = bool(np.all(column(rows, 'eps_lb', delta=0.0) <= IDEAL))
     text = 'at the mean number of right guesses ε_LB is below ε, in the best 5 % of runs it is ε'
     return [Claim(text, below and excess < 1e-9, f'the 95 % quantile exceeds ε by {excess:.1e}')]
 

@@ -5,7 +5,7 @@ import sys
 import matplotlib.figure
 import numpy as np
 
-from experiments import csv_files, fault_page, fault_table, faults
+from experiments import fault_page, fault_table, faults
 from experiments.csv_files import Row
 from experiments.fault_page import Found
 from experiments.fault_table import Subject
@@ -14,26 +14,17 @@ from experiments.figures.figure import Claim, Figure
 from experiments.figures.sweep import CORES, Sweep
 
 ZOO = {'fault': faults.FAULTS, 'control': faults.CONTROLS}
-FEW = 2  # seeds of each, where the CSV of `python -m experiments.faults` has no more
+SEEDS = 2  # of each, where the results of `python -m experiments.faults`, with 20, are not there
 
 
 def sweep(full: bool, data_dir: str | None) -> Sweep:
-    """Those of the fault zoo's own results that are there, and two seeds of what is not."""
-    there: dict[Subject, int] = {}
-    for row in csv_files.read(fault_table.CSV, fault_page.NUMBERS):
-        there[Subject.of(row)] = there.get(Subject.of(row), 0) + 1
-    settings = []
-    for kind, zoo in ZOO.items():
-        for subject in (Subject(kind, name) for name in zoo):
-            seeds = fault_table.SEEDS[kind] if full else max(FEW, there.get(subject, 0))
-            settings += [subject._asdict() | {'seed': seed} for seed in range(seeds)]
-    words, numbers = fault_page.WORDS, fault_page.NUMBERS
-    return Sweep(settings, measure, words, numbers, Subject.of, CORES)
+    """One size for all: an audit of a step is as large as it has to be."""
+    settings = [Subject(kind, name)._asdict() for kind, zoo in ZOO.items() for name in zoo]
+    return Sweep(settings, measure, fault_page.WORDS, fault_page.NUMBERS, Subject.of, CORES)
 
 
 def measure(setting: Row) -> list[Row]:
-    (row,) = fault_table.examine(Subject.of(setting), [setting['seed']])
-    return [row]
+    return fault_table.examine(Subject.of(setting), range(SEEDS))
 
 
 def groups(rows: list[Row]) -> dict[tuple[str, str], list[Row]]:

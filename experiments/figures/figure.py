@@ -55,7 +55,8 @@ class Figure:
     def path(self, suffix: str, full: bool = False) -> pathlib.Path:
         """Of its CSV or its picture."""
         stem = self.results if self.results and suffix == 'csv' else self.name
-        return RESULTS / ('full' if full else '') / f'{stem}.{suffix}'
+        of_others = stem.startswith('..')  # an experiment's, which has one size
+        return RESULTS / ('full' if full and not of_others else '') / f'{stem}.{suffix}'
 
     def rows(self, full: bool = False, data_dir: str | None = None) -> list[Row]:
         """What the CSV has, and what it does not have yet.

@@ -8,7 +8,7 @@ import numpy as np
 import scipy.optimize
 import scipy.special
 
-from experiments.csv_files import Row
+from experiments.csv_files import Row, column
 from experiments.figures import figure, style
 from experiments.figures.figure import Claim, Figure
 from experiments.figures.sweep import CORES, Sweep
@@ -61,10 +61,6 @@ def measure(setting: Row) -> list[Row]:
     ]
 
 
-def column(rows: list[Row], curve: str, name: str) -> np.ndarray:
-    return np.array([row[name] for row in rows if row['curve'] == curve])
-
-
 def best(rows: list[Row], curve: str = 'one_run') -> Row:
     return max((row for row in rows if row['curve'] == curve), key=lambda row: row['eps_lb'])
 
@@ -74,12 +70,18 @@ def draw(rows: list[Row]) -> matplotlib.figure.Figure:
     drawn, axes = style.figure('The Gaussian mechanism N(±1, 4)', *labels)
     axes.axhline(bounds.gaussian_eps(DELTA, SIGMA, 2.0), **style.TRUTH, label='ε_UB (Lemma gauss)')
     color = style.COLORS[0]
-    axes.plot(EVERY, column(rows, 'one_run', 'eps_lb'), color=color, label='ε_LB, as in the paper')
-    seeds = column(rows, 'audit', 'eps_lb').reshape(SEEDS, -1)
+    axes.plot(
+        EVERY, column(rows, 'eps_lb', curve='one_run'), color=color, label='ε_LB, as in the paper'
+    )
+    seeds = column(rows, 'eps_lb', curve='audit').reshape(SEEDS, -1)
     edges = seeds.min(0), seeds.max(0)
     axes.fill_between(SOME, *edges, color=color, alpha=0.15, label=f'{SEEDS} audits, all of them')
     axes.plot(
-        SOME, column(rows, 'fdp', 'eps_lb'), '-.', color=style.OURS, label='the same by f-DP (ours)'
+        SOME,
+        column(rows, 'eps_lb', curve='fdp'),
+        '-.',
+        color=style.OURS,
+        label='the same by f-DP (ours)',
     )
     axes.plot(*PAPER[:2], **style.PAPER, label='paper: 2.675 at r = 1,510')
     axes.set(xscale='log', xlim=(20, 10_000), ylim=(0, 4.7))

@@ -7,7 +7,7 @@ import numpy as np
 import scipy.special
 import scipy.stats
 
-from experiments.csv_files import Row
+from experiments.csv_files import Row, column
 from experiments.figures import figure, style
 from experiments.figures.figure import Claim, Figure
 from experiments.figures.sweep import Sweep
@@ -31,10 +31,6 @@ def measure(setting: Row) -> list[Row]:
         names = 'eps_lb', 'low', 'high'
         rows.append({'r': r, 'v': counts[0]} | dict(zip(names, found, strict=True)))
     return rows
-
-
-def column(rows: list[Row], name: str) -> np.ndarray:
-    return np.array([row[name] for row in rows])
 
 
 def draw(rows: list[Row]) -> matplotlib.figure.Figure:

@@ -6,7 +6,7 @@ import matplotlib.figure
 import numpy as np
 
 from experiments import bench_audit
-from experiments.csv_files import Row
+from experiments.csv_files import Row, column
 from experiments.figures import figure, style
 from experiments.figures.figure import Claim, Figure
 from experiments.figures.sweep import Sweep
@@ -46,11 +46,6 @@ def sweep(full: bool, data_dir: str | None) -> Sweep:
     return Sweep(settings, measure, ('canaries', 'model', 'method'), numbers)
 
 
-def column(rows: list[Row], kind: str, method: str, name: str = 'seconds') -> np.ndarray:
-    own = [row for row in rows if (row['canaries'], row['method']) == (kind, method)]
-    return np.array([row[name] for row in own])
-
-
 def draw(rows: list[Row]) -> matplotlib.figure.Figure:
     steps = f'{rows[0]["steps"]:.0f} steps of an MLP with 197,322 parameters'
     if rows[0]['model'] != 'mlp':
@@ -64,7 +59,7 @@ def draw(rows: list[Row]) -> matplotlib.figure.Figure:
     }
     for axes, kind in zip(both, CANARIES, strict=True):
         for method, (label, look) in looks.items():
-            seconds = np.maximum(column(rows, kind, method), 1e-4)
+            seconds = np.maximum(column(rows, 'seconds', canaries=kind, method=method), 1e-4)
             axes.plot(CANARIES[kind], seconds, label=label, **look)
         axes.set(xscale='log', yscale='log')
         style.ticks(axes, CANARIES[kind])
@@ -78,7 +73,10 @@ def draw(rows: list[Row]) -> matplotlib.figure.Figure:
 def measured(rows: list[Row]) -> list[str]:
     found = []
     for kind, numbers in CANARIES.items():
-        fused, replay, plain = (column(rows, kind, one) for one in ('fused', 'replay', 'plain'))
+        fused, replay, plain = (
+            column(rows, 'seconds', canaries=kind, method=one)
+            for one in ('fused', 'replay', 'plain')
+        )
         shares = [f'{a / b:.1%} ({m:,})' for a, b, m in zip(fused, plain, numbers, strict=True)]
         ratios = [
             f'{b / max(a, 1e-9):.1f} ({m:,})'
@@ -88,13 +86,18 @@ def measured(rows: list[Row]) -> list[str]:
             f'{kind}: scoring in the step adds {", ".join(shares)} to the steps; storing and '
             f'replaying takes {", ".join(ratios)} times as long.'
         )
-    disk = column(rows, 'dirac', 'replay', 'bytes')[0], column(rows, 'dirac', 'fused', 'bytes')[0]
+    disk = (
+        column(rows, 'bytes', canaries='dirac', method='replay')[0],
+        column(rows, 'bytes', canaries='dirac', method='fused')[0],
+    )
     found.append(f'On disk, {disk[0] / 1e6:.0f} MB of iterates against {disk[1]:,.0f} bytes.')
     return found
 
 
 def claims(rows: list[Row]) -> list[Claim]:
-    fused, plain = (column(rows, 'dirac', one)[1] for one in ('fused', 'plain'))
+    fused, plain = (
+        column(rows, 'seconds', canaries='dirac', method=one)[1] for one in ('fused', 'plain')
+    )
     text = '1,000 Dirac canaries, scored in the step, add less than 5 % to it'
     return [Claim(text, fused < 0.05 * plain, f'{fused / plain:.2%}')]
 

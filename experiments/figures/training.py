@@ -15,6 +15,7 @@ import scipy.stats
 from matplotlib.axes import Axes
 
 from configs import cifar_bb, cifar_wb
+from experiments import csv_files
 from experiments.csv_files import Row
 from experiments.figures import style, sweep
 from oneshot import audit_scores, data, train
@@ -205,19 +206,9 @@ def _audit(run: train.Run, scores: Any, score: str, method: str, rule: str) -> R
     }
 
 
-def values(rows: Iterable[Row], **chosen: Any) -> list[float]:
-    """ε_LB of the rows with these columns, a number for each seed."""
-    return [row['eps_lb'] for row in rows if all(row[key] == one for key, one in chosen.items())]
-
-
-def mean(rows: Iterable[Row], **chosen: Any) -> float:
-    return float(np.mean(values(rows, **chosen)))
-
-
-def spread(rows: Iterable[Row], **chosen: Any) -> str:
-    """The mean over the seeds and its standard error, in words."""
-    found = values(rows, **chosen)
-    return f'{np.mean(found):.2f} ± {np.std(found, ddof=1) / math.sqrt(len(found)):.2f}'
+def mean(rows: Sequence[Row], **chosen: Any) -> float:
+    """Of ε_LB, over the rows with these columns."""
+    return float(np.mean(csv_files.column(rows, 'eps_lb', **chosen)))
 
 
 class Change(NamedTuple):

@@ -6,7 +6,7 @@ import matplotlib.figure
 import numpy as np
 import scipy.special
 
-from experiments.csv_files import Row
+from experiments.csv_files import Row, column
 from experiments.figures import figure, style
 from experiments.figures.figure import Claim, Figure
 from experiments.figures.sweep import Sweep
@@ -34,17 +34,15 @@ def measure(setting: Row) -> list[Row]:
     ]
 
 
-def column(rows: list[Row], delta: float, name: str) -> np.ndarray:
-    return np.array([row[name] for row in rows if row['delta'] == delta])
-
-
 def draw(rows: list[Row]) -> matplotlib.figure.Figure:
     labels = 'right guesses v, of r = m = 100', 'ε'
     drawn, axes = style.figure('What v right guesses show, with 95 % confidence', *labels)
-    v = column(rows, 0.0, 'v')
-    axes.plot(v, column(rows, 0.0, 'ideal'), **style.TRUTH, label='ideal: v = 100·e^ε/(e^ε + 1)')
+    v = column(rows, 'v', delta=0.0)
+    axes.plot(
+        v, column(rows, 'ideal', delta=0.0), **style.TRUTH, label='ideal: v = 100·e^ε/(e^ε + 1)'
+    )
     for delta, color in zip(DELTAS, style.COLORS, strict=False):
-        axes.plot(v, column(rows, delta, 'eps_lb'), color=color, label=f'ε_LB, δ = {delta:g}')
+        axes.plot(v, column(rows, 'eps_lb', delta=delta), color=color, label=f'ε_LB, δ = {delta:g}')
     marked = list(PAPER.values())
     axes.plot([75] * 2, marked, **style.PAPER, label='paper: 0.702 and 0.699 at v = 75')
     axes.set(xlim=(50, 100), ylim=(0, 5))
@@ -52,8 +50,8 @@ def draw(rows: list[Row]) -> matplotlib.figure.Figure:
 
 
 def measured(rows: list[Row]) -> list[str]:
-    found = [f'{column(rows, d, "eps_lb")[25]:.4f} at δ = {d:g}' for d in DELTAS]
-    most = column(rows, 0.0, 'eps_lb')[-1]
+    found = [f'{column(rows, "eps_lb", delta=d)[25]:.4f} at δ = {d:g}' for d in DELTAS]
+    most = column(rows, 'eps_lb', delta=0.0)[-1]
     return [
         f'75 right guesses show ε_LB = {", ".join(found)}; ideal is ln 3 = 1.0986.',
         f'100 of 100 show {most:.2f}, the most that 100 guesses can.',
@@ -61,7 +59,7 @@ def measured(rows: list[Row]) -> list[str]:
 
 
 def claims(rows: list[Row]) -> list[Claim]:
-    found = {delta: float(column(rows, delta, 'eps_lb')[25]) for delta in PAPER}
+    found = {delta: float(column(rows, 'eps_lb', delta=delta)[25]) for delta in PAPER}
     right = all(abs(found[delta] - PAPER[delta]) < 1e-3 for delta in PAPER)
     evidence = ', '.join(f'{one:.6f}' for one in found.values())
     return [Claim('75 right of 100 show 0.702, and 0.699 at δ = 1e-4', right, evidence)]

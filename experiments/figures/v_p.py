@@ -6,7 +6,7 @@ import sys
 import matplotlib.figure
 import numpy as np
 
-from experiments.csv_files import Row
+from experiments.csv_files import Row, column
 from experiments.figures import figure, style
 from experiments.figures.figure import Claim, Figure
 from experiments.figures.sweep import Sweep
@@ -27,31 +27,27 @@ def measure(setting: Row) -> list[Row]:
     return [{'v': int(a), 'p_value': float(b)} for a, b in zip(v, found, strict=True)]
 
 
-def of(rows: list[Row], delta: float) -> np.ndarray:
-    return np.array([row['p_value'] for row in rows if row['delta'] == delta])
-
-
 def draw(rows: list[Row]) -> matplotlib.figure.Figure:
     labels = 'right guesses v, of r = m = 100', 'p-value of ε ≤ ln 3'
     drawn, axes = style.figure('How surprising are v right guesses?', *labels, xlim=(50, 100))
     for delta, color in zip(DELTAS, style.COLORS, strict=False):
-        axes.plot(of(rows, delta), color=color, label=f'δ = {delta:g}')
+        axes.plot(column(rows, 'p_value', delta=delta), color=color, label=f'δ = {delta:g}')
     axes.axhline(0.05, **style.TRUTH, label='0.05: rejected with 95 % confidence below')
     axes.plot(*PAPER, **style.PAPER, label='paper: 0.553 at v = 75, δ = 0')
     return drawn
 
 
 def measured(rows: list[Row]) -> list[str]:
-    found = {delta: np.flatnonzero(of(rows, delta) < 0.05) for delta in DELTAS}
+    found = {delta: np.flatnonzero(column(rows, 'p_value', delta=delta) < 0.05) for delta in DELTAS}
     first = [f'{one[0] if one.size else "none"} at δ = {delta:g}' for delta, one in found.items()]
     return [
-        f'p = {of(rows, 0.0)[75]:.4f} at v = 75 and δ = 0.',
+        f'p = {column(rows, "p_value", delta=0.0)[75]:.4f} at v = 75 and δ = 0.',
         f'Right guesses from which ε = ln 3 is rejected with 95 % confidence: {", ".join(first)}.',
     ]
 
 
 def claims(rows: list[Row]) -> list[Claim]:
-    found = of(rows, 0.0)[PAPER[0]]
+    found = column(rows, 'p_value', delta=0.0)[PAPER[0]]
     return [Claim('75 right of 100 have p = 0.553', abs(found - PAPER[1]) < 1e-3, f'{found:.6f}')]
 
 

@@ -57,6 +57,9 @@ def right(eps: float, run: int) -> tuple[np.ndarray, np.ndarray]:
     return np.concatenate([[0], inside]), np.concatenate([[0], outside])
 
 
+NONE = {'run': np.nan, 'eps_lb': np.nan}  # of a row that is no single audit
+
+
 def measure(setting: Row) -> list[Row]:
     return (shares if setting['part'] == 'share' else audits)(setting['eps'])
 
@@ -77,9 +80,6 @@ def shares(eps: float) -> list[Row]:
                 inside[a] + outside[b] >= enough[rule, (a, b)] for a, b in pairs(rule)
             )
     return [{'rule': rule, 'runs': RUNS, 'above': above[rule]} | NONE for rule in RULES]
-
-
-NONE = {'run': np.nan, 'eps_lb': np.nan}
 
 
 def audits(eps: float) -> list[Row]:

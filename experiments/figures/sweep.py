@@ -5,6 +5,8 @@ import dataclasses
 import multiprocessing
 import os
 import pathlib
+import threading
+import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
 
 from rich.console import Console
@@ -109,7 +111,7 @@ class Sweep:
         spawn = multiprocessing.get_context('spawn')  # JAX does not survive a fork
         pools = [
             concurrent.futures.ProcessPoolExecutor(
-                1, mp_context=spawn, initializer=_stay_on, initargs=(number,)
+                1, mp_context=spawn, initializer=_stay_on, initargs=(number, os.getpid())
             )
             for number in range(min(self.processes, len(missing)))
         ]
@@ -141,8 +143,18 @@ class Sweep:
                 pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _stay_on(number: int) -> None:
-    """A process for each core, on CPU: faster than one for all, and the same bits everywhere."""
+def _stay_on(number: int, parent: int) -> None:
+    """A process for each core, on CPU: faster than one for all, and the same bits everywhere.
+
+    It ends with the process that started it, even if that was killed.
+    """
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1.0)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
     import jax
 
     jax.config.update('jax_platforms', 'cpu')

@@ -9,7 +9,7 @@ import scipy.stats
 from experiments.csv_files import Row
 from experiments.figures import figure, style, training, wb_diff_m
 from experiments.figures.figure import Claim, Figure
-from experiments.figures.training import ALARM, OURS
+from experiments.figures.training import OURS
 from oneshot.methods import ASSUMPTIONS, METHODS
 
 
@@ -46,7 +46,7 @@ def measured(rows: list[Row]) -> list[str]:
         (f'{method} ({ASSUMPTIONS[METHODS[method].assumptions]})', chosen | {'method': method})
         for method in by_method(rows)
     ]
-    return training.table(rows, 'm', what)
+    return [*training.table(rows, 'm', what), planned(rows)]
 
 
 def away(rows: list[Row]) -> dict[str, np.ndarray]:
@@ -58,22 +58,24 @@ def away(rows: list[Row]) -> dict[str, np.ndarray]:
     }
 
 
-def claims(rows: list[Row]) -> list[Claim]:
-    """By Student's t over the seeds; the methods share the rate of false alarms."""
+def planned(rows: list[Row]) -> str:
+    """How far the means are from the plan; too few seeds for a claim that could fail."""
     found = away(rows)
-    p_values = [scipy.stats.ttest_1samp(one, 0.0).pvalue for one in found.values()]
-    least = min(1.0, len(p_values) * min(p_values))
     means = [float(np.mean(one)) for one in found.values()]
+    p_values = [scipy.stats.ttest_1samp(one, 0.0).pvalue for one in found.values()]
+    seeds = min(one.size for one in found.values())
+    least = min(1.0, len(p_values) * min(p_values))
+    return (
+        f'Over all m, methods are {min(means):+.2f} to {max(means):+.2f} away from what the '
+        f'planner expects (p = {least:.2g}). {seeds} seeds are too few to claim that nothing is; '
+        'with 200 audits, `python -m experiments.tightness` does.'
+    )
+
+
+def claims(rows: list[Row]) -> list[Claim]:
     bounds = [row for row in rows if row['kind'] == 'bound']
     above = sum(row['eps_lb'] > row['eps_ub'] for row in bounds)
-    return [
-        Claim(
-            'every method finds what the planner expects, but for chance',
-            least > ALARM,
-            f'over all m, {min(means):+.2f} to {max(means):+.2f} away, p = {least:.2g}',
-        ),
-        Claim('no bound of any run exceeds ε_UB', above == 0, f'{above} of {len(bounds)}'),
-    ]
+    return [Claim('no bound of any run exceeds ε_UB', above == 0, f'{above} of {len(bounds)}')]
 
 
 FIGURE = Figure(

@@ -3,7 +3,7 @@
 import pathlib
 
 from experiments.csv_files import Row
-from experiments.figures import wb_dpsgd_cifar
+from experiments.figures import PAPERS, wb_dpsgd_cifar
 from experiments.figures.figure import Figure
 
 PAGE = pathlib.Path(__file__).parents[1] / 'RESULTS.md'
@@ -45,6 +45,7 @@ def text(figures: list[tuple[Figure, list[Row]]]) -> str:
 
 def _section(figure: Figure, rows: list[Row]) -> str:
     picture, table = (_link(figure, suffix) for suffix in ('png', 'csv'))
+    of_paper = figure.name in PAPERS
     lines = [
         f'## {figure.name}: {figure.title}',
         '',
@@ -52,21 +53,15 @@ def _section(figure: Figure, rows: list[Row]) -> str:
         '',
         f'`python -m experiments.figures.{figure.name}` ([points]({table}))',
         '',
-        f'- **{"The paper" if _of_paper(figure) else "The question"}:** {figure.paper}',
+        f'- **{"The paper" if of_paper else "The question"}:** {figure.paper}',
     ]
     lines += [f'- **Measured:** {sentence}' for sentence in figure.measured(rows)]
     for claim in figure.claims(rows):
         verdict = 'Holds' if claim.holds else 'Does not hold'
         lines.append(f'- **{verdict}:** {claim.text} ({claim.evidence}).')
     if said := figure.differs(rows):
-        lines.append(f'- **{"Differs" if _of_paper(figure) else "Why"}:** {said}')
+        lines.append(f'- **{"Differs" if of_paper else "Why"}:** {said}')
     return '\n'.join([*lines, ''])
-
-
-def _of_paper(figure: Figure) -> bool:
-    from experiments import figures
-
-    return figure.name in figures.PAPERS
 
 
 def _link(figure: Figure, suffix: str) -> str:

@@ -16,7 +16,7 @@ size is a WRN-16-4, for an accelerator, and has not been run.
 
 import ml_collections
 
-from configs import arguments, digits_wb
+from oneshot.configs import arguments, digits_wb
 
 
 def get_config(argument: str | None = None) -> ml_collections.ConfigDict:

@@ -26,7 +26,7 @@ number is planned before the run, so that the bound is valid.
 
 import ml_collections
 
-from configs import arguments, digits_wb
+from oneshot.configs import arguments, digits_wb
 
 
 def get_config(argument: str | None = None) -> ml_collections.ConfigDict:

@@ -10,7 +10,7 @@ canaries stands beside it.
 
 import ml_collections
 
-from configs import digits_wb
+from oneshot.configs import digits_wb
 
 
 def get_config() -> ml_collections.ConfigDict:

@@ -9,7 +9,7 @@ coordinate of its own, and the peer has to clip it to c. These coordinates are o
 leaf of the model, which no other example touches. This is a fair audit of the claim:
 DP-SGD is claimed to be private for any model and any examples, and so for this model and
 these. What is gained is that no other data disturbs the scores: along its coordinate a
-canary is seen as `oneshot.laws` has it, and scores are independent if the code is right.
+canary is seen as `oneshot.plan.score_law` has it, and scores are independent if the code is right.
 
 In the same way a loader of Opacus is audited that goes through the data in order. After
 that come the minimal cases of `experiments.peer_cases`.
@@ -49,8 +49,11 @@ from torch.utils.data import DataLoader, TensorDataset
 import oneshot
 from experiments import csv_files, peer_cases
 from experiments.peer_cases import CLIP, DELTA, METHODS, Case
-from oneshot import accounting, audit, canaries, data, models
-from oneshot.gradients import LossFn
+from oneshot import audit
+from oneshot.audit import canaries
+from oneshot.claims import accounting
+from oneshot.data import datasets, models
+from oneshot.dpsgd.gradients.strategy import LossFn
 
 RESULTS = pathlib.Path(__file__).parent / 'results'
 PACKAGES = {'optax': 'optax', 'jax_privacy': 'jax-privacy', 'Opacus': 'opacus'}
@@ -132,7 +135,7 @@ class Trained(NamedTuple):
 
 def train_jax(name: str, sigma: float, seed: int, audited: bool) -> Trained:
     """The digits by DP-SGD of a peer, with the audit or without any trace of it."""
-    digits = data.digits(N, 0)
+    digits = datasets.digits(N, 0)
     coin_key, noise_key = jax.random.split(jax.random.key(seed))
     model = models.make('mlp', (8, 8), 10, nnx.Rngs(0), hidden=(32,))
     apply, params = models.split(model)
@@ -245,7 +248,7 @@ class Opacus(NamedTuple):
 
 def train_opacus(sigma: float, poisson: bool, seed: int, audited: bool) -> Opacus:
     """As `train_jax`, by Opacus, with Poisson sampling or with batches in order."""
-    digits, rng = data.digits(N, 0), np.random.default_rng(seed)
+    digits, rng = datasets.digits(N, 0), np.random.default_rng(seed)
     included = rng.random(M) < 0.5
     torch.manual_seed(seed)
     images = torch.from_numpy(digits.train.images.reshape(N, 64))
@@ -302,7 +305,7 @@ def _batch_size(audited: bool) -> int:
 
 
 def poisson_scores(seen: np.ndarray, sigma: float) -> np.ndarray:
-    """The log-likelihood ratio, as `oneshot.attacks` adds it up, for a user of PyTorch."""
+    """The log-likelihood ratio, as `oneshot.audit.attacks` adds it up, for a user of PyTorch."""
     seen = torch.from_numpy(seen).double()
     drawn = math.log(Q) + (2.0 * seen - 1.0) / (2.0 * sigma**2)
     return torch.logaddexp(torch.tensor(math.log1p(-Q)), drawn).sum(0).numpy()

@@ -51,7 +51,11 @@ from rich.table import Table
 
 from experiments import csv_files
 from experiments.csv_files import Row
-from oneshot import audit, canaries, clipping, dpsgd, gradients, models, sampling
+from oneshot import audit, dpsgd
+from oneshot.audit import canaries
+from oneshot.data import models
+from oneshot.dpsgd import clipping, sampling
+from oneshot.dpsgd.gradients import strategy
 
 RESULTS = pathlib.Path(__file__).parent / 'results'
 NAMES = ('part', 'model', 'method', 'variable')
@@ -119,7 +123,7 @@ QUICK = Sizes(
 class Problem(NamedTuple):
     """A model as a loss, and how the fixed rule clips its gradients."""
 
-    loss_fn: gradients.LossFn
+    loss_fn: strategy.LossFn
     params: Any
     clipping: clipping.Clipping
 
@@ -206,15 +210,15 @@ def _dirac_step(problem: Problem, population: Any, m: int) -> Callable[[], Any]:
     return lambda: step(state, KEY, population, *given)
 
 
-def vmap_dots(loss_fn: gradients.LossFn, params: Any, examples: Any, direction: Any) -> jax.Array:
+def vmap_dots(loss_fn: strategy.LossFn, params: Any, examples: Any, direction: Any) -> jax.Array:
     """⟨direction, ĝ_i⟩, with every gradient made and clipped."""
     grads = jax.vmap(jax.grad(loss_fn), (None, 0))(params, examples)
-    scale = jnp.minimum(1.0, CLIP_NORM / jnp.sqrt(gradients.square(grads)))
+    scale = jnp.minimum(1.0, CLIP_NORM / jnp.sqrt(strategy.square(grads)))
     clipped = jax.tree.map(lambda g: g * scale.reshape(-1, *[1] * (g.ndim - 1)), grads)
-    return gradients.dot(clipped, direction)
+    return strategy.dot(clipped, direction)
 
 
-def loop_dots(loss_fn: gradients.LossFn, params: Any, examples: Any, direction: Any) -> jax.Array:
+def loop_dots(loss_fn: strategy.LossFn, params: Any, examples: Any, direction: Any) -> jax.Array:
     """The same in microbatches, in a loop on the device."""
     parts = clipping.cut(examples, MICROBATCH)
     dots = jax.lax.map(lambda part: vmap_dots(loss_fn, params, part, direction), parts)
@@ -441,7 +445,7 @@ def _whole_run(name: str, image: tuple, steps: int, **given: int) -> Callable[[]
 
 @functools.cache  # one program for any number of steps
 def _program(name: str, image: tuple, *, n: int, m: int, batch: int, hidden: int) -> tuple:
-    """Dirac canaries and chunks, as in `oneshot.train`."""
+    """Dirac canaries and chunks, as in `oneshot.run`."""
     problem = make_problem(name, image, hidden)
     chosen, included = canaries.dirac(KEY, m, problem.params), canaries.flip_coins(KEY, m)
     init, step = problem.make_step(batch, batch / n, problem.white_box(chosen))

@@ -3,7 +3,7 @@
     python -m experiments.bench_checkpoints       # 6 minutes on two cores
 
 The CNN of 402,986 parameters on images of CIFAR-10's size, batches of 256, 5,000 canaries: by
-`oneshot.train`, as `oneshot.main` runs it, with metrics and events. Blocks of 50 steps with and
+`oneshot.run`, as `oneshot.main` runs it, with metrics and events. Blocks of 50 steps with and
 without a checkpoint at their beginning take turns in one process. A block lasts until its
 checkpoint is written, so that what is done in the background counts. Beside them, the time
 that a checkpoint takes alone: what it costs if nothing of it is in the background. Writes
@@ -22,9 +22,9 @@ from rich.progress import track
 
 from configs import cifar_wb
 from experiments import csv_files
-from oneshot import train
-from oneshot.keeper import Keeper
-from oneshot.prepare import Run
+from oneshot.run import training
+from oneshot.run.preparation import Run
+from oneshot.run.resumption import Keeper
 from tests import tiny_tfds
 
 RESULTS = pathlib.Path(__file__).parent / 'results'
@@ -43,21 +43,21 @@ def prepare(folder: pathlib.Path, quick: bool) -> Run:
     config.learning_rate = 0.1
     if quick:
         config.model.widths, config.audit.m = ((4,), (4,), (4,)), 100
-    return train.prepare(config, folder / 'run')
+    return training.prepare(config, folder / 'run')
 
 
 def measure(prepared: Run, pairs: int) -> list[csv_files.Row]:
     """Seconds of a block with a checkpoint at its start, and of one without, in turns."""
     rows, seconds = [], {}
     with prepared.directory, Keeper(prepared) as keeper:
-        state = train.train(prepared, keeper.log, state=keeper.begin(), until=BLOCK)  # compiles
+        state = training.train(prepared, keeper.log, state=keeper.begin(), until=BLOCK)  # compiles
         for pair in track(range(pairs), 'measuring'):
             for saves in (False, True) if pair % 2 else (True, False):
                 first = int(state.step)
                 start = time.perf_counter()
                 if saves:
                     keeper.save(first, state)
-                state = train.train(prepared, keeper.log, state=state, until=first + BLOCK)
+                state = training.train(prepared, keeper.log, state=state, until=first + BLOCK)
                 jax.block_until_ready(state)
                 if saves:
                     keeper.wait()

@@ -24,7 +24,8 @@ from rich.progress import track
 from rich.table import Table
 
 from configs import digits_wb
-from oneshot import dpsgd, train
+from oneshot import dpsgd
+from oneshot.run import training
 
 RESULTS = pathlib.Path(__file__).parent / 'results'
 
@@ -37,7 +38,7 @@ def measure(steps: int, sampling_prob: float) -> dict[str, float]:
     config = digits_wb.get_config()
     config.steps, config.dp.sampling_prob = steps, sampling_prob
     config.dp.noise_multiplier = 1.0
-    run = train.prepare(config)
+    run = training.prepare(config)
     chunk = dpsgd.make_chunk(run.step, config.chunk)
     given = jnp.int32(steps), run.key, run.population, run.canaries, run.included
     compiled = chunk.lower(run.state, *given).compile()

@@ -6,7 +6,7 @@
 A step is: clipped sum, noise, SGD, on a fixed batch of 32×32×3 images. All contenders in
 JAX share the noise and the update, a program of its own after that of the sum.
 
-- `oneshot ghost`, `oneshot vmap`: ours, by the two strategies of `oneshot.clipping`.
+- `oneshot ghost`, `oneshot vmap`: ours, by the two strategies of `oneshot.dpsgd.clipping`.
 - `oneshot ordinary`: not private, with our convolution.
 - `plain vmap`: jax.vmap(jax.grad) with XLA's convolution, of as much of the batch at once
   as has gradients of less than 1 GB.
@@ -49,8 +49,10 @@ from rich.progress import track
 from rich.table import Table
 
 from experiments import torch_models
-from oneshot import clipping, dpsgd, models
-from oneshot.gradients import LossFn
+from oneshot import dpsgd
+from oneshot.data import models
+from oneshot.dpsgd import clipping
+from oneshot.dpsgd.gradients.strategy import LossFn
 
 matplotlib.use('Agg')
 from matplotlib import pyplot as plt

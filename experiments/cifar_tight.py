@@ -22,12 +22,15 @@ from rich.table import Table
 from configs import cifar_wb
 from experiments import csv_files
 from experiments.csv_files import Row
-from oneshot import DPSGD, audit_scores, train
-from oneshot.best import best
-from oneshot.expected import Audit
-from oneshot.methods import ASSUMPTIONS, METHODS
-from oneshot.reported import INDEPENDENT_METHODS
-from oneshot.reported import METHODS as REPORTED
+from oneshot import DPSGD, audit_scores
+from oneshot.plan import Scoring
+from oneshot.plan.expected import Audit
+from oneshot.plan.search import best
+from oneshot.results.methods import METHODS
+from oneshot.results.result import ASSUMPTIONS
+from oneshot.run import training
+from oneshot.run.selection import INDEPENDENT_METHODS
+from oneshot.run.selection import METHODS as REPORTED
 
 RESULTS = pathlib.Path(__file__).parent / 'results'
 SEEDS = (0, 1, 2)
@@ -42,7 +45,7 @@ def run(directory: pathlib.Path, seed: int, data_dir: str | None, quick: bool) -
         return
     config = cifar_wb.get_config('smoke' if quick else 'cpu')
     config.seed, config.data_dir = seed, data_dir
-    train.run(train.prepare(config, str(directory)))
+    training.run(training.prepare(config, str(directory)))
 
 
 def audit(directory: pathlib.Path) -> list[Row]:
@@ -53,12 +56,8 @@ def audit(directory: pathlib.Path) -> list[Row]:
     coins = np.load(directory / 'coins.npz')
     rows = []
     for score in ('iterates', 'iterates_llr', 'residual', 'residual_llr'):
-        known = DPSGD(
-            record['noise_multiplier'],
-            config['dp']['sampling_prob'],
-            config['steps'],
-            'llr' if score.endswith('llr') else 'dot',
-        )
+        claim = DPSGD(record['noise_multiplier'], config['dp']['sampling_prob'], config['steps'])
+        scoring = Scoring(claim, 'llr' if score.endswith('llr') else 'dot')
         for method in (*REPORTED, *(INDEPENDENT_METHODS if score.startswith('residual') else ())):
             result = audit_scores(
                 scores[score],
@@ -67,9 +66,9 @@ def audit(directory: pathlib.Path) -> list[Row]:
                 included_ids=coins['ids'],
                 delta=config['dp']['delta'],
                 method=method,
-                mechanism=known,
+                mechanism=scoring,
             )
-            plan = Audit(known, coins['ids'].size, config['dp']['delta'], method=method)
+            plan = Audit(scoring, coins['ids'].size, config['dp']['delta'], method=method)
             rows.append(
                 {
                     'score': score,

@@ -32,8 +32,9 @@ from configs import cifar_wb
 from experiments import csv_files
 from experiments.csv_files import Row
 from experiments.default_audit import predict
-from oneshot import accounting, train
-from oneshot.log import Log
+from oneshot.claims import accounting
+from oneshot.run import training
+from oneshot.run.progress import Log
 
 RESULTS = pathlib.Path(__file__).parent / 'results'
 PAPER = {1.0: 0.7, 2.0: 1.2, 4.0: 1.8, 8.0: 3.5}  # the best of all k, without guarantee
@@ -69,14 +70,14 @@ def measure(eps: float, seed: int, canaries: int, data_dir: str | None, quick: b
     config.seed, config.data_dir = seed, data_dir
     config.audit.scores, config.audit.headline = ('dot',), 'residual'
     config.audit.k_plus = config.audit.k_minus = FIXED[eps]
-    run = train.prepare(config)
+    run = training.prepare(config)
     if not canaries:
         run = run._replace(included=jnp.zeros_like(run.included))
     start = time.perf_counter()
     with Log(None, config.steps) as log:
-        state = train.train(run, log.write)
-    accuracy = train.test_accuracy(run, state)
-    results = train.audit_all(run, train.collect_scores(run, state))
+        state = training.train(run, log.write)
+    accuracy = training.test_accuracy(run, state)
+    results = training.audit_all(run, training.collect_scores(run, state))
     found = {name: results[name, 'one_run'].eps_lb for name in run.scores if canaries}
     return {
         'eps_ub': eps,

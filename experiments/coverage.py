@@ -25,8 +25,10 @@ from rich.console import Console
 from rich.table import Table
 
 from experiments import parallel
-from oneshot import DPSGD, audit_scores, bounds, guess
-from oneshot.mechanisms import (
+from oneshot import DPSGD, audit_scores, bounds
+from oneshot.plan import Scoring
+from oneshot.results import guess
+from oneshot.scores.mechanisms import (
     Gaussian,
     Laplace,
     Mechanism,
@@ -180,7 +182,7 @@ def settings() -> Iterator[Setting]:
         yield from _more_settings(m)
 
 
-def _audit(method: str, delta: float, guesses: Any, known: DPSGD | None = None) -> Audit:
+def _audit(method: str, delta: float, guesses: Any, known: Scoring | None = None) -> Audit:
     """By the front door."""
 
     def eps_lb(scores: np.ndarray, signs: np.ndarray) -> float:
@@ -208,7 +210,7 @@ def _bonferroni_of_a_peer(delta: float) -> Audit:
 def _mechanisms(m: int) -> dict[str, tuple[Mechanism, float, guess.Threshold]]:
     """A mechanism of every class, its δ, and a threshold for its scores."""
     pathological = Pathological(m, r=m // 2, claimed_eps=1.0, claimed_delta=2e-3)
-    known = DPSGD(1.2, sampling_prob=0.2, steps=20)
+    scoring = Scoring(DPSGD(1.2, sampling_prob=0.2, steps=20))
     gaussian = Gaussian(m, 1.0 / bounds.gaussian_mu(2.0, DELTA))
     zero = guess.Threshold(0.0)
     return {
@@ -217,7 +219,7 @@ def _mechanisms(m: int) -> dict[str, tuple[Mechanism, float, guess.Threshold]]:
         'gaussian': (gaussian, DELTA, zero),
         'laplace': (Laplace(m, 0.5), 0.0, zero),
         'pathological': (pathological, 2e-3, zero),
-        'subsampled': (SubsampledGaussian(m, known), DELTA, guess.Threshold(2.0)),
+        'subsampled': (SubsampledGaussian(m, scoring), DELTA, guess.Threshold(2.0)),
     }
 
 
@@ -259,7 +261,7 @@ def _more_settings(m: int) -> Iterator[Setting]:
         for name in names:
             mechanism, delta, threshold = mechanisms[name]
             by_threshold = method in ('clopper_pearson', 'cp_gdp')
-            known = mechanisms['subsampled'][0].known if method == 'fdp_dpsgd' else None
+            known = mechanisms['subsampled'][0].scoring if method == 'fdp_dpsgd' else None
             audit = _audit(method, delta, threshold if by_threshold else 'preset', known)
             yield Setting(method, mechanism, delta, audit=audit, runs=runs)
     for name in ('coin flips', 'randomized response', 'gaussian'):

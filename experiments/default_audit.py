@@ -4,7 +4,7 @@
 
 Runs configs/digits_wb.py with seeds 0 to 39: real training, real canaries. The
 prediction simulates the scores of Dirac canaries directly, all of them independent
-(`oneshot.laws`). Writes results/default_audit.csv and results/default_audit.png.
+(`oneshot.plan.score_law`). Writes results/default_audit.csv and results/default_audit.png.
 """
 
 import argparse
@@ -20,7 +20,9 @@ from rich.progress import track
 from rich.table import Table
 
 from configs import digits_wb
-from oneshot import DPSGD, audit_scores, train
+from oneshot import DPSGD, audit_scores
+from oneshot.plan import Scoring
+from oneshot.run import training
 
 RESULTS = pathlib.Path(__file__).parent / 'results'
 SEEDS = 40
@@ -32,14 +34,14 @@ def one(seed: int) -> dict[str, float]:
     """One run of the default config."""
     config = digits_wb.get_config()
     config.seed = seed
-    run = train.prepare(config)
-    state = train.train(run)
-    results = train.audit_all(run, train.collect_scores(run, state))
+    run = training.prepare(config)
+    state = training.train(run)
+    results = training.audit_all(run, training.collect_scores(run, state))
     return {
         'seed': seed,
         'eps_ub': run.eps_ub,
         'noise_multiplier': run.noise_multiplier,
-        'test_accuracy': train.test_accuracy(run, state),
+        'test_accuracy': training.test_accuracy(run, state),
     } | {name: results[name, 'one_run'].eps_lb for name in SCORES}
 
 
@@ -48,15 +50,15 @@ def predict(
 ) -> np.ndarray:
     """ε_LB of `simulations` audits of independent scores, as a run of the config has them."""
     rng, m = np.random.default_rng(0), config.audit.m
-    known = DPSGD(sigma, config.dp.sampling_prob, config.steps, score)
+    scoring = Scoring(DPSGD(sigma, config.dp.sampling_prob, config.steps), score)
     guesses = config.audit.k_plus, config.audit.k_minus
     options = (
-        {'guesses': 'planned', 'mechanism': known} if None in guesses else {'guesses': guesses}
+        {'guesses': 'planned', 'mechanism': scoring} if None in guesses else {'guesses': guesses}
     )
     found = []
     for _ in range(simulations):
         included = rng.random(m) < 0.5
-        scores = known.sample(rng, included)
+        scores = scoring.sample(rng, included)
         found.append(audit_scores(scores, included, delta=config.dp.delta, **options).eps_lb)
     return np.array(found)
 

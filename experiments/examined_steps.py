@@ -11,7 +11,10 @@ import numpy as np
 import optax
 
 from oneshot import check
-from oneshot.checks.own import BATCH, CLIP, SIGMA, Q
+from oneshot.check.step import OUR_BATCH as BATCH
+from oneshot.check.step import OUR_CLIP as CLIP
+from oneshot.check.step import OUR_Q as Q
+from oneshot.check.step import OUR_SIGMA as SIGMA
 
 ROWS = 256
 

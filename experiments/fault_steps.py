@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from oneshot import sampling
+from oneshot.dpsgd import sampling
 
 PyTree = Any
 PARTS = 16  # devices, or parts of a batch

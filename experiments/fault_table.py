@@ -20,8 +20,9 @@ from rich.progress import Progress
 
 from experiments import csv_files, examined_steps, fault_page, faults
 from experiments.fault_page import NUMBERS, WORDS, Found
-from oneshot import check, data, models
-from oneshot.checks import own
+from oneshot import check
+from oneshot.check import step
+from oneshot.data import datasets, models
 
 HERE = pathlib.Path(__file__).parent
 CSV, PICTURE, PAGE = (
@@ -47,12 +48,12 @@ class Subject(NamedTuple):
             return getattr(examined_steps, self.name)
         model = None if self.model == 'mlp' else MODELS[self.model]()
         if self.kind == 'own':
-            return own.step(self.name, model)
+            return step.oneshot_step(self.name, model)
         return (faults.FAULTS | faults.CONTROLS)[self.name].step(model)
 
 
 def _digits() -> tuple[jax.Array, jax.Array]:
-    images, labels = data.digits(n=256, seed=0).train
+    images, labels = datasets.digits(n=256, seed=0).train
     return jnp.asarray(images), jnp.asarray(labels)
 
 

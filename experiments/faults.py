@@ -14,9 +14,10 @@ from collections.abc import Callable
 
 from experiments import fault_steps as steps
 from experiments.fault_steps import Claim
-from oneshot import accounting, check
-from oneshot.checks.canaries import DELTA
-from oneshot.checks.step import STEPS
+from oneshot import check
+from oneshot.check.canary_audit import DELTA
+from oneshot.check.runner import STEPS
+from oneshot.claims import accounting
 
 Q, BATCH = 0.25, 64.0
 

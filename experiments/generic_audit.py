@@ -10,7 +10,7 @@ Even against odd, on 1,000 of the embedded digits. The loss Σ_i log(1 + exp(−
   losses were minimised and not their sum: n times too little;
 - 'no noise' has none.
 
-Each is audited by `oneshot.generic` with two kinds of canaries. 2,000 have a feature of
+Each is audited by `oneshot.scores.any_algorithm` with two kinds of canaries. 2,000 have a feature of
 their own each. Such a canary moves its own weight by 0.46/λ, because the slope of the loss is
 1/2 at margin 0 and less above: with the noise of the claim that is worth ε = 1.67, the most
 that they can show of the first algorithm. The others are 400 held-out digits with the wrong
@@ -37,8 +37,10 @@ from rich.progress import track
 from rich.table import Table
 
 from experiments import csv_files
-from oneshot import AuditResult, audit_scores, bounds, data, generic
-from oneshot.mechanisms import Sample
+from oneshot import AuditResult, audit_scores, bounds
+from oneshot.data import datasets
+from oneshot.scores import any_algorithm
+from oneshot.scores.mechanisms import Sample
 
 RESULTS = pathlib.Path(__file__).parent / 'results'
 SEEDS = 20
@@ -131,19 +133,19 @@ def scorer(problem: Problem) -> Callable[[np.ndarray, Example], float]:
     return lambda w, canary: float(canary.y * (canary.x @ (w - problem.reference)))
 
 
-def _features(split: data.Split) -> np.ndarray:
+def _features(split: datasets.Split) -> np.ndarray:
     """Pixels less one half, scaled to norm 1: each row by itself, so that nothing leaks."""
     x = split.images.reshape(len(split.labels), -1).astype(float) - 0.5
     return x / np.linalg.norm(x, axis=1, keepdims=True)
 
 
-def _parity(split: data.Split) -> np.ndarray:
+def _parity(split: datasets.Split) -> np.ndarray:
     return np.where(split.labels % 2 == 0, 1.0, -1.0)
 
 
 def problems(n: int = N, own: int = OWN, mislabeled: int = MISLABELED) -> dict[str, Problem]:
     """By the kind of canaries. The test examples are the same for both."""
-    digits = data.digits(n, seed=0)
+    digits = datasets.digits(n, seed=0)
     x, y = _features(digits.train), _parity(digits.train)
     held_out, parity = _features(digits.test), _parity(digits.test)
     test = Example(held_out[mislabeled:], parity[mislabeled:])
@@ -181,7 +183,7 @@ def run(problem: Problem, sigma: float, seed: int) -> tuple[AuditResult, Sample,
         models.append(train(included))
         return models[0]
 
-    sample = generic.sample(kept, scorer(problem), problem.canaries, rng=rng)
+    sample = any_algorithm.sample(kept, scorer(problem), problem.canaries, rng=rng)
     quarter = len(problem.canaries) // 4
     result = audit_scores(*sample, delta=DELTA, guesses=(quarter, quarter), eps_claimed=EPS)
     right = np.sign(problem.test.x @ models[0]) == problem.test.y

@@ -23,9 +23,11 @@ from rich.console import Console
 
 from configs import digits_wb
 from experiments import csv_files
-from oneshot import dpsgd, sampling, train
-from oneshot.keeper import Keeper
-from oneshot.prepare import Run
+from oneshot import dpsgd
+from oneshot.dpsgd import sampling
+from oneshot.run import training
+from oneshot.run.preparation import Run
+from oneshot.run.resumption import Keeper
 
 RESULTS = pathlib.Path(__file__).parent / 'results'
 NUMBERS = ('step', 'memory_mib', 'open_files')
@@ -38,7 +40,7 @@ def prepare(folder: pathlib.Path, steps: int = STEPS) -> Run:
     config.data.n, config.model.hidden = 100, ()
     config.learning_rate, config.dp.noise_multiplier, config.dp.clip_norm = 0.3, 0.8, 0.7
     config.audit.m = 200
-    return train.prepare(config, folder)
+    return training.prepare(config, folder)
 
 
 def run(prepared: Run) -> tuple[dict[str, np.ndarray], list[csv_files.Row]]:
@@ -54,9 +56,9 @@ def run(prepared: Run) -> tuple[dict[str, np.ndarray], list[csv_files.Row]]:
             rows.append({'step': step, 'memory_mib': memory, 'open_files': files})
 
     with prepared.directory, Keeper(prepared) as keeper:
-        state = train.train(prepared, log, state=keeper.begin(), keep=keeper.keep)
+        state = training.train(prepared, log, state=keeper.begin(), keep=keeper.keep)
         keeper.end(state)
-    return train.collect_scores(prepared, state), rows
+    return training.collect_scores(prepared, state), rows
 
 
 def reference(prepared: Run) -> dict[str, np.ndarray]:

@@ -27,7 +27,8 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import oneshot
-from oneshot import accounting, guess
+from oneshot.claims import accounting
+from oneshot.results import guess
 
 METHODS = ('one_run', 'fdp', 'cp_gdp')  # the first is the headline
 DELTA, CLIP = 1e-5, 1.0
@@ -48,7 +49,7 @@ class Case:
         peer: its name.
         use: how it is used.
         claimed: ε by the accountant of the peer, None if it has none.
-        ours: ε by `oneshot.accounting`.
+        ours: ε by `oneshot.claims`.
         results: by method.
         reason: of a violation.
         seconds: of a run with the audit, and without it.

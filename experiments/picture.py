@@ -12,7 +12,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from configs import digits_wb
-from oneshot import train
+from oneshot.run import training
 
 RESULTS = pathlib.Path(__file__).parent / 'results'
 IN, OUT, CLAIM = 'tab:orange', 'tab:blue', 'tab:red'
@@ -25,10 +25,10 @@ METHODS = {
 
 
 def main() -> None:
-    run = train.prepare(digits_wb.get_config())
-    state = train.train(run)
-    found = train.collect_scores(run, state)
-    name, headline = train.best(run, results := train.audit_all(run, found))
+    run = training.prepare(digits_wb.get_config())
+    state = training.train(run)
+    found = training.collect_scores(run, state)
+    name, headline = training.best(run, results := training.audit_all(run, found))
     scores, coins = found[name], np.asarray(run.coins)
 
     figure = Figure(figsize=(10, 3.4), layout='constrained')

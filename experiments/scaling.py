@@ -2,7 +2,7 @@
 
     python -m experiments.scaling         # 8 minutes on two cores
 
-- measured: the seconds of a step of a CNN on the embedded digits, by `oneshot.train`, each
+- measured: the seconds of a step of a CNN on the embedded digits, by `oneshot.run`, each
   layout in processes of its own. All devices share two cores, so this shows what splitting
   costs, not what it gains. Strong: 260 examples a step on however many devices; weak: 65 a
   device. Each is beside one device with the same batch, measured before and after it.
@@ -40,8 +40,13 @@ from rich.table import Table
 from configs import digits_wb
 from experiments import csv_files
 from experiments.traffic import collectives
-from oneshot import attacks, canaries, command, dpsgd, mesh, models, settings, train
-from oneshot.prepare import Run
+from oneshot import dpsgd
+from oneshot.audit import attacks, canaries, sharded_canaries
+from oneshot.data import models
+from oneshot.dpsgd import sharding
+from oneshot.dpsgd.layout import Layout
+from oneshot.run import command_line, settings, training
+from oneshot.run.preparation import Run
 
 RESULTS = pathlib.Path(__file__).parent / 'results'
 ROOT = RESULTS.parents[1]
@@ -127,11 +132,11 @@ def config(batch: float, data: int, model: int) -> Any:
 def case(batch: float, data: int, model: int) -> None:
     """Makes one run, and prints what was measured. One of several processes, perhaps."""
     problems = settings.Problems()
-    command.join(config(batch, data, model), problems)
+    command_line.join(config(batch, data, model), problems)
     problems.stop()
-    prepared = train.prepare(config(batch, data, model))
+    prepared = training.prepare(config(batch, data, model))
     ends: list[float] = []
-    train.train(prepared, lambda *_: ends.append(time.perf_counter()))
+    training.train(prepared, lambda *_: ends.append(time.perf_counter()))
     seconds = statistics.median(np.diff(ends)) / CHUNK  # the first chunk compiles
     if jax.process_index() == 0:
         found = {'seconds': seconds, 'state_mb': held(prepared.state) / 1e6}
@@ -142,7 +147,7 @@ def case(batch: float, data: int, model: int) -> None:
 
 def exchanges(prepared: Run) -> list[Any]:
     given = prepared.state, prepared.key, prepared.population, prepared.canaries, prepared.included
-    with mesh.use(prepared.layout.mesh):
+    with sharding.use(prepared.layout.mesh):
         return collectives(jax.jit(prepared.step).lower(*given).compile())
 
 
@@ -191,7 +196,7 @@ def measure(layouts: list[tuple[int, int, int, int]]) -> list[csv_files.Row]:
 
 def compiled(which: Model, data: int, model: int) -> tuple[Any, int, int]:
     """The step of a large model for 8 devices, its parameters, and the state on a device."""
-    layout = mesh.Layout(mesh.make(data, model))
+    layout = Layout(sharding.make_mesh(data, model))
     image, classes = (32, 32, 3), 10
 
     def build() -> nnx.Module:
@@ -203,7 +208,7 @@ def compiled(which: Model, data: int, model: int) -> tuple[Any, int, int]:
     network, shapes = models.split(nnx.eval_shape(build))
     with jax.default_device(jax.devices('cpu')[0]):
         chosen = canaries.dirac(jax.random.key(0), CANARIES, shapes)
-        placed, _ = canaries.place(chosen, layout, shapes)
+        placed, _ = sharded_canaries.place(chosen, layout, shapes)
     sizes = {'clip_norm': 1.0, 'microbatch_size': 8, 'strategy': 'ghost'}
     claim = {'noise_multiplier': 1.0, 'sampling_prob': BATCH / 50_000}
     known = {'expected_batch_size': float(BATCH), **claim, **sizes}
@@ -215,7 +220,7 @@ def compiled(which: Model, data: int, model: int) -> tuple[Any, int, int]:
     init, step = dpsgd.make_step(
         models.cross_entropy(network), optax.sgd(1.0, 0.9), attacks=watching, n=50_000, **known
     )
-    with mesh.use(layout.mesh):
+    with sharding.use(layout.mesh):
         params = jax.tree.map(
             lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s),
             shapes,
@@ -227,7 +232,7 @@ def compiled(which: Model, data: int, model: int) -> tuple[Any, int, int]:
             jax.eval_shape(init, params, placed),
             state.output_shardings,
         )
-        rows = layout.sharding(mesh.ROWS)
+        rows = layout.sharding(sharding.ROWS)
         population = (
             jax.ShapeDtypeStruct((50_000, *image), jnp.float32, sharding=rows),
             jax.ShapeDtypeStruct((50_000,), jnp.int32, sharding=rows),

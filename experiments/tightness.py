@@ -26,10 +26,12 @@ from rich.table import Table
 
 from experiments import csv_files, parallel
 from experiments.csv_files import Row
-from oneshot import DPSGD, accounting, audit_scores, bounds
-from oneshot.best import best
-from oneshot.expected import Audit, wrong_guesses
-from oneshot.methods import METHODS
+from oneshot import DPSGD, audit_scores, bounds
+from oneshot.claims import accounting
+from oneshot.plan import Scoring
+from oneshot.plan.expected import Audit, wrong_guesses
+from oneshot.plan.search import best
+from oneshot.results.methods import METHODS
 
 RESULTS = pathlib.Path(__file__).parent / 'results'
 REPEATS = 200
@@ -60,16 +62,14 @@ class Case:
     """Scores that are simulated."""
 
     name: str
-    known: DPSGD
+    scoring: Scoring
     m: int
     methods: tuple[str, ...]
     times: int = 1  # as many repeats as of the others
 
     @property
     def eps(self) -> float:
-        known = self.known
-        sizes = known.noise_multiplier, known.sampling_prob, known.steps
-        return accounting.eps_upper_bound(*sizes, DELTA)
+        return self.scoring.claim.eps(DELTA)
 
 
 def cases() -> Iterator[Case]:
@@ -78,10 +78,10 @@ def cases() -> Iterator[Case]:
     for eps in reversed(EPS):
         sigma = accounting.calibrate_noise(eps, q, 2_000, DELTA)
         for score in ('dot', 'llr'):
-            yield Case(f'ε = {eps:g}', DPSGD(sigma, q, 2_000, score), 5_000, REPORTED)
+            yield Case(f'ε = {eps:g}', Scoring(DPSGD(sigma, q, 2_000), score), 5_000, REPORTED)
     for score in ('dot', 'llr'):
-        yield Case('σ = 0.6', DPSGD(0.6, 0.02, 2_000, score), 5_000, REPORTED)
-    yield Case('N(±1, 4)', DPSGD(1.0), 100_000, ('one_run', 'fdp', 'cp_gdp'), times=10)
+        yield Case('σ = 0.6', Scoring(DPSGD(0.6, 0.02, 2_000), score), 5_000, REPORTED)
+    yield Case('N(±1, 4)', Scoring(DPSGD(1.0)), 100_000, ('one_run', 'fdp', 'cp_gdp'), times=10)
 
 
 def simulate(index: int, repeats: int) -> list[Row]:
@@ -91,13 +91,13 @@ def simulate(index: int, repeats: int) -> list[Row]:
     repeats *= case.times
     for method, rule in _audits(case):
         start = time.perf_counter()
-        audit = Audit(case.known, case.m, DELTA, 0.95, method)
+        audit = Audit(case.scoring, case.m, DELTA, 0.95, method)
         plans[method] = best(audit).eps_lb, time.perf_counter() - start
         found[method, rule] = []
     for repeat in range(repeats):
         rng = np.random.default_rng([2410, 22235, index, repeat])
         included = rng.random(case.m) < 0.5
-        scores = case.known.sample(rng, included)
+        scores = case.scoring.sample(rng, included)
         for method, rule in found:
             result = audit_scores(
                 scores,
@@ -105,7 +105,7 @@ def simulate(index: int, repeats: int) -> list[Row]:
                 delta=DELTA,
                 method=method,
                 guesses=rule,
-                mechanism=case.known,
+                mechanism=case.scoring,
             )
             found[method, rule].append(result.eps_lb)
     rows = []
@@ -114,7 +114,7 @@ def simulate(index: int, repeats: int) -> list[Row]:
         rows.append(
             {
                 'case': case.name,
-                'score': case.known.score,
+                'score': case.scoring.weighing,
                 'method': method,
                 'guesses': rule,
                 'eps': eps,
@@ -137,15 +137,17 @@ def idealized(case: Case) -> list[Row]:
     The highest value, over the number of guesses, of the bound at the expected number of
     right ones, rounded up as the paper's 1,439 of 1,510 are.
     """
-    law, rows = case.known.law(), []
+    law, rows = case.scoring.law(), []
     for method, halves in (('one_run', range(500, 1_000)), ('fdp', range(150, 700))):
-        audit, found = Audit(case.known, case.m, DELTA, 0.95, method), []
+        audit, found = Audit(case.scoring, case.m, DELTA, 0.95, method), []
         for half in halves:
             chances = wrong_guesses(law, case.m, half, half)
             wrong = math.floor(np.arange(chances.size) @ chances)
             found.append(audit.eps_lb(audit.tally(2 * half, wrong)))
         empty = dict.fromkeys(NUMBERS, np.nan)
-        words = dict(zip(WORDS, (case.name, case.known.score, method, 'expected'), strict=True))
+        words = dict(
+            zip(WORDS, (case.name, case.scoring.weighing, method, 'expected'), strict=True)
+        )
         needed = 3.36 if method == 'fdp' else np.nan
         numbers = {'eps': case.eps, 'm': case.m, 'mean': max(found), 'needed': needed}
         rows.append(empty | words | numbers)

@@ -1,4 +1,4 @@
-"""The models of `oneshot.models` in PyTorch, and their steps: ordinary and with Opacus.
+"""The models of `oneshot.data.models` in PyTorch, and their steps: ordinary and with Opacus.
 
 Layers and parameters are the same. At stride 2 PyTorch pads images on all sides, where
 XLA's SAME pads below and on the right: the outputs have the same shapes and cost.
@@ -25,7 +25,7 @@ from opacus.optimizers import DPOptimizer, DPOptimizerFastGradientClipping
 from opacus.utils.fast_gradient_clipping_utils import DPLossFastGradientClipping
 from torch import nn
 
-from oneshot.conv import NORM_FLOOR
+from oneshot.dpsgd.gradients.cpu_conv import NORM_FLOOR
 
 MODES = ('hooks', 'ghost', 'ordinary')  # the first two are Opacus'
 

@@ -8,7 +8,7 @@ microbatches of 1 to 1,024. The sizes of a strategy end where two in a row were 
 slower than its best, or where a program would take too much memory. Those that are left
 take turns, and the medians count.
 
-It changes nothing by itself: the rule (`oneshot.clipping.choose`) knows no stopwatch, so
+It changes nothing by itself: the rule (`oneshot.dpsgd.clipping.choose`) knows no stopwatch, so
 that the same run has the same bits. With --write, it writes results/tune_microbatch.csv.
 """
 
@@ -28,7 +28,9 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from oneshot import clipping, dpsgd, models
+from oneshot import dpsgd
+from oneshot.data import models
+from oneshot.dpsgd import clipping
 
 RESULTS = pathlib.Path(__file__).parent / 'results'
 SIZES = [2**power for power in range(11)]

@@ -12,10 +12,11 @@ import warnings
 import jax
 from absl import app, flags, logging
 
-from oneshot import command, processes, train
-from oneshot.bounds import _check
-from oneshot.keeper import Diverged, Stopped
-from oneshot.workdir import Workdir
+from oneshot import inputs
+from oneshot.keep import processes
+from oneshot.keep.workdir import Workdir
+from oneshot.run import command_line, training
+from oneshot.run.resumption import Diverged, Stopped
 
 _CONFIG = flags.DEFINE_string('config', None, 'The run, a file of configs/.')
 _WORKDIR = flags.DEFINE_string('workdir', None, 'Where the results go; only printed without it.')
@@ -29,15 +30,15 @@ def main(overrides: dict[str, list[str]]) -> None:
     warnings.formatwarning = lambda message, *_: f'oneshot: warning: {message}\n'
     failed = 2  # the status for an OSError, until the run begins
     try:
-        config, directory = command.read(_CONFIG.value, overrides), None
+        config, directory = command_line.read(_CONFIG.value, overrides), None
         if _WORKDIR.value is not None:
             directory = Workdir(_WORKDIR.value, config, _OVERWRITE.value)
             if directory.finished:
                 if processes.first():
-                    train.show_again(directory)
+                    training.show_again(directory)
                 return
-        prepared, failed = train.prepare(config, directory), 1
-        train.run(prepared)
+        prepared, failed = training.prepare(config, directory), 1
+        training.run(prepared)
     except ValueError as error:
         processes.end(error, 2)
     except OSError as error:
@@ -45,14 +46,14 @@ def main(overrides: dict[str, list[str]]) -> None:
     except Diverged as error:
         processes.end(error, 1)
     except (MemoryError, jax.errors.JaxRuntimeError) as error:
-        processes.end(f'The run failed: {_check.one_line(error)}{processes.advice()}', 1)
+        processes.end(f'The run failed: {inputs.one_line(error)}{processes.advice()}', 1)
     except Stopped as error:
         processes.end(error, 128 + error.received)
 
 
 def _parse(arguments: list[str]) -> dict[str, list[str]]:
     """The overrides of the config; all other flags are set."""
-    rest, overrides = command.split(arguments)
+    rest, overrides = command_line.split(arguments)
     try:
         _, *more = flags.FLAGS(rest)
     except flags.Error as error:

@@ -12,8 +12,9 @@ from experiments.csv_files import Row, column
 from experiments.figures import figure, style
 from experiments.figures.figure import Claim, Figure
 from experiments.figures.sweep import CORES, Sweep
-from oneshot import bounds, guess
-from oneshot.mechanisms import Gaussian
+from oneshot import bounds
+from oneshot.results import guess
+from oneshot.scores.mechanisms import Gaussian
 
 M, DELTA, SIGMA = 100_000, 1e-5, 2.0
 SEEDS = 20

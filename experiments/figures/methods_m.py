@@ -10,7 +10,8 @@ from experiments.csv_files import Row
 from experiments.figures import figure, style, training, wb_diff_m
 from experiments.figures.figure import Claim, Figure
 from experiments.figures.training import OURS
-from oneshot.methods import ASSUMPTIONS, METHODS
+from oneshot.results.methods import METHODS
+from oneshot.results.result import ASSUMPTIONS
 
 
 def by_method(rows: list[Row], name: str = 'eps_lb') -> dict[str, dict[float, list]]:

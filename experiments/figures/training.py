@@ -18,12 +18,14 @@ from configs import cifar_bb, cifar_wb
 from experiments import csv_files
 from experiments.csv_files import Row
 from experiments.figures import style, sweep
-from oneshot import audit_scores, data, train
-from oneshot.best import best
-from oneshot.expected import Audit
-from oneshot.prepare import Program
-from oneshot.reported import INDEPENDENT_METHODS
-from oneshot.reported import METHODS as REPORTED
+from oneshot import audit_scores
+from oneshot.data import datasets
+from oneshot.plan.expected import Audit
+from oneshot.plan.search import best
+from oneshot.run import training
+from oneshot.run.preparation import Program
+from oneshot.run.selection import INDEPENDENT_METHODS
+from oneshot.run.selection import METHODS as REPORTED
 
 # The columns of a setting: all that a run depends on. `others` are the n − m examples that
 # are no canaries, as the paper counts n.
@@ -124,7 +126,7 @@ def check_data(data_dir: str | None) -> None:
     Raises:
         ValueError: it is not, with a sentence that says what would help.
     """
-    data.describe('cifar10', 0, data_dir=data_dir, download=False)
+    datasets.describe('cifar10', 0, data_dir=data_dir, download=False)
 
 
 def config(setting: Row, full: bool, data_dir: str | None) -> ml_collections.ConfigDict:
@@ -163,23 +165,23 @@ def measure(
 
 
 def _trained(setting: Row, given: ml_collections.ConfigDict) -> tuple[Any, Any, float]:
-    run = train.prepare(given, programs=_PROGRAMS)
-    state = train.train(run)
-    return run, train.collect_scores(run, state), train.test_accuracy(run, state)
+    run = training.prepare(given, programs=_PROGRAMS)
+    state = training.train(run)
+    return run, training.collect_scores(run, state), training.test_accuracy(run, state)
 
 
 def _kept(setting: Row, given: ml_collections.ConfigDict) -> tuple[Any, Any, float]:
     """With checkpoints, so that a run that was stopped goes on."""
     folder = RUNS / '-'.join(f'{setting[name]}' for name in SETTING)
-    run = train.prepare(given, folder)
+    run = training.prepare(given, folder)
     if not (folder / 'result.json').exists():
-        train.run(run)
+        training.run(run)
     record = json.loads((folder / 'result.json').read_text())
     with np.load(folder / 'scores.npz') as scores:
         return run, dict(scores), record['test_accuracy']
 
 
-def _audit(run: train.Run, scores: Any, score: str, method: str, rule: str) -> Row:
+def _audit(run: training.Run, scores: Any, score: str, method: str, rule: str) -> Row:
     m, delta = run.config.audit.m, run.config.dp.delta
     known = run.mechanisms.get(score)
     with warnings.catch_warnings():

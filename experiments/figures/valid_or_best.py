@@ -11,8 +11,9 @@ from experiments.figures import figure, style
 from experiments.figures.figure import Claim, Figure
 from experiments.figures.sweep import CORES, Sweep
 from experiments.figures.training import ALARM
-from oneshot import bounds, guess
-from oneshot.mechanisms import RandomizedResponse
+from oneshot import bounds
+from oneshot.results import guess
+from oneshot.scores.mechanisms import RandomizedResponse
 
 M, CONFIDENCE = 1_000, 0.95
 EPS = 0.0, 0.5, 1.0, 2.0, 4.0

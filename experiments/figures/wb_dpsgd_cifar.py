@@ -12,7 +12,8 @@ from experiments.figures import figure, style, training
 from experiments.figures.figure import Claim, Figure
 from experiments.figures.sweep import Sweep
 from experiments.figures.training import OURS, PAPERS
-from oneshot.methods import ASSUMPTIONS, METHODS
+from oneshot.results.methods import METHODS
+from oneshot.results.result import ASSUMPTIONS
 
 PAPER = {1.0: 0.7, 2.0: 1.2, 4.0: 1.8, 8.0: 3.5}
 BOTH = {'others': (50_000,), 'm': (5_000,), 'q': 0.08192, 'eps': tuple(PAPER), 'seeds': 3}

@@ -15,7 +15,9 @@ from rich import print
 
 import oneshot
 from configs import digits_wb
-from oneshot import AuditResult, audit, canaries, data, models
+from oneshot import AuditResult, audit
+from oneshot.audit import canaries
+from oneshot.data import datasets, models
 
 PyTree = Any
 
@@ -80,7 +82,7 @@ def make(config: ml_collections.ConfigDict, m: int | None = None) -> Problem:
     m = config.audit.m if m is None else m
     seed = jax.random.key(config.seed)
     model_key, canary_key, coin_key, run_key = (jax.random.fold_in(seed, i) for i in range(4))
-    images, labels = data.digits(config.data.n, config.seed).train
+    images, labels = datasets.digits(config.data.n, config.seed).train
     hidden = config.model.hidden
     model = models.make('mlp', images.shape[1:], 10, nnx.Rngs(model_key), hidden=hidden)
     layers = [(layer.bias[...], layer.kernel[...]) for layer in model.layers]

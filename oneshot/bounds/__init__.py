@@ -23,22 +23,14 @@ and beyond it:
 | gaussian_pair   | two normals fitted to the scores: an estimate, not a bound |
 """
 
-from oneshot.bounds.adaptive import (
-    adaptive_eps_lower_bound,
-    adaptive_p_value,
-    adaptive_split,
-    adaptive_weighted_eps_lower_bound,
-    adaptive_weighted_p_value,
-)
-from oneshot.bounds.approx import approx_eps_lower_bound, approx_p_value
-from oneshot.bounds.clopper_pearson import (
+from oneshot.bounds.assuming.clopper_pearson import (
     clopper_pearson_eps_lower_bound,
     clopper_pearson_p_value,
     cp_gdp_eps_lower_bound,
     cp_gdp_mu_lower_bound,
     cp_gdp_p_value,
 )
-from oneshot.bounds.fdp import (
+from oneshot.bounds.assuming.fdp import (
     approximate_curve,
     envelope_curve,
     fdp_eps_lower_bound,
@@ -46,32 +38,40 @@ from oneshot.bounds.fdp import (
     gaussian_curve,
     gdp_mu_lower_bound,
 )
-from oneshot.bounds.gaussian import gaussian_delta, gaussian_eps, gaussian_mu, gaussian_rho
-from oneshot.bounds.gaussian_pair import (
+from oneshot.bounds.assuming.gaussian_pair import (
     gaussian_pair_eps,
     gaussian_pair_mu,
     gaussian_pair_p_value,
 )
-from oneshot.bounds.generalization import (
+from oneshot.bounds.consequences.generalization import (
     adaptive_analysis_error,
     generalization_error,
     generalization_failure,
     jung_error,
 )
-from oneshot.bounds.information import mutual_information_bound
-from oneshot.bounds.main_theorem import (
+from oneshot.bounds.consequences.information import mutual_information_bound
+from oneshot.bounds.consequences.rdp import dpsgd_rdp, rdp_max_accuracy
+from oneshot.bounds.gaussian import gaussian_delta, gaussian_eps, gaussian_mu, gaussian_rho
+from oneshot.bounds.one_run.adaptive import (
+    adaptive_eps_lower_bound,
+    adaptive_p_value,
+    adaptive_split,
+    adaptive_weighted_eps_lower_bound,
+    adaptive_weighted_p_value,
+)
+from oneshot.bounds.one_run.approx import approx_eps_lower_bound, approx_p_value
+from oneshot.bounds.one_run.main_theorem import (
     hoeffding_eps_lower_bound,
     hoeffding_p_value,
     main_p_value,
 )
-from oneshot.bounds.rdp import dpsgd_rdp, rdp_max_accuracy
-from oneshot.bounds.replacement import (
+from oneshot.bounds.one_run.replacement import (
     replacement_eps_lower_bound,
     replacement_guarantee,
     replacement_p_value,
 )
-from oneshot.bounds.ternary import eps_lower_bound, p_value
-from oneshot.bounds.weighted import weighted_eps_lower_bound, weighted_p_value
+from oneshot.bounds.one_run.ternary import eps_lower_bound, p_value
+from oneshot.bounds.one_run.weighted import weighted_eps_lower_bound, weighted_p_value
 
 __all__ = [
     'adaptive_analysis_error',

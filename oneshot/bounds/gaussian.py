@@ -6,7 +6,7 @@ import numpy as np
 import scipy
 from numpy.typing import ArrayLike
 
-from oneshot.bounds import _check
+from oneshot import inputs
 
 
 def gaussian_rho(sigma: float, sensitivity: float = 1.0) -> float:
@@ -15,8 +15,8 @@ def gaussian_rho(sigma: float, sensitivity: float = 1.0) -> float:
     Releasing a value of sensitivity Δ with noise N(0, σ²) has Rényi divergence
     αρ at every order α > 1 for a pair at distance Δ, and no less for any smaller ρ.
     """
-    sigma = _check.real('sigma', sigma, 1e-50, 1e50)
-    sensitivity = _check.real('sensitivity', sensitivity, 0.0, 1e50)
+    sigma = inputs.real('sigma', sigma, 1e-50, 1e50)
+    sensitivity = inputs.real('sensitivity', sensitivity, 0.0, 1e50)
     return 0.5 * (sensitivity / sigma) ** 2
 
 
@@ -34,7 +34,7 @@ def gaussian_delta(eps: ArrayLike, sigma: float, sensitivity: float = 1.0) -> fl
         δ, an array where `eps` is one.
     """
     rho = gaussian_rho(sigma, sensitivity)
-    eps = _check.array(eps, _check.eps)
+    eps = inputs.array(eps, inputs.eps)
     if rho == 0.0:
         delta = np.zeros(eps.shape)
     else:
@@ -61,7 +61,7 @@ def gaussian_eps(delta: float, sigma: float, sensitivity: float = 1.0) -> float:
 
     Found to 1e-12; ∞ at δ = 0 (unless the sensitivity is 0).
     """
-    rho, delta = gaussian_rho(sigma, sensitivity), _check.delta(delta)
+    rho, delta = gaussian_rho(sigma, sensitivity), inputs.delta(delta)
     if gaussian_delta(0.0, sigma, sensitivity) <= delta:
         return 0.0
     if delta == 0.0:
@@ -87,7 +87,7 @@ def gaussian_mu(eps: float, delta: float) -> float:
 
     Found to 1e-12; 0 at δ = 0, where none is, and ∞ where every one is.
     """
-    eps, delta = _check.eps(eps), _check.delta(delta)
+    eps, delta = inputs.eps(eps), inputs.delta(delta)
     if delta == 0.0:
         return 0.0 if eps < math.inf else math.inf
     if delta == 1.0 or eps == math.inf:

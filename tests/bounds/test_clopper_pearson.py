@@ -10,7 +10,7 @@ import scipy
 from mpmath import mpf
 
 from oneshot import bounds
-from oneshot.bounds import clopper_pearson
+from oneshot.bounds.assuming import clopper_pearson
 from tests import reference  # sets 50 digits
 
 _NORMAL = scipy.stats.norm

@@ -7,9 +7,11 @@ import pytest
 import scipy
 from mpmath import mpf
 
-from oneshot import bounds, guess
-from oneshot.bounds import fdp
-from oneshot.methods import Tally, audit_tally
+from oneshot import bounds
+from oneshot.bounds.assuming import fdp
+from oneshot.results import guess
+from oneshot.results.methods import audit_tally
+from oneshot.results.tally import Tally
 from tests import reference  # sets 50 digits
 
 

@@ -7,7 +7,7 @@ import scipy
 from mpmath import mpf
 
 from oneshot import bounds
-from oneshot.bounds import gaussian_pair
+from oneshot.bounds.assuming import gaussian_pair
 from tests import reference  # sets 50 digits
 from tests.chance import plausible
 

@@ -1,0 +1,1 @@
+"""One file a run: `oneshot run digits_wb`."""

@@ -1,0 +1,121 @@
+"""Canaries on several devices."""
+
+import math
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from oneshot.audit.canaries import NOWHERE, Dirac, Inputs, dirac_sum, values_at
+from oneshot.dpsgd import sharding
+from oneshot.dpsgd.clipping import Augment
+from oneshot.dpsgd.layout import Layout
+
+PyTree = Any
+
+
+class ShardedDirac(NamedTuple):
+    """Dirac canaries on parameters that lie on several devices (`oneshot.dpsgd.sharding`).
+
+    Coordinate j lives on one shard of the parameters, or, where a parameter is not split, on
+    all of them. Scores are kept in rows, and a row belongs to a device that has the shard: what
+    the canary looks at is found there, and nothing is sent.
+    """
+
+    places: jax.Array  # (shards, m) int32, into the flattened shard; NOWHERE if it is on others
+    rows: jax.Array  # int32, the canary of each row, or −1
+
+    @property
+    def size(self) -> int:
+        return self.rows.shape[0]
+
+    @property
+    def coins(self) -> int:
+        return self.places.shape[1]
+
+    def group(self, drawn: jax.Array, augment: Augment | None = None) -> None:
+        """They are no examples."""
+
+    def gradient_sum(self, params: PyTree, drawn: jax.Array, clip_norm: float) -> PyTree:
+        """c on the coordinate of every drawn canary, wherever it lives."""
+
+        def local(shard: PyTree, places: jax.Array, drawn: jax.Array) -> PyTree:
+            return dirac_sum(shard, places[0], drawn, clip_norm)
+
+        given = (self.places, sharding.SHARDS), (drawn, sharding.REPLICATED)
+        return sharding.on_shards(local, params, given)
+
+    def pick(self, direction: PyTree) -> jax.Array:
+        """What stands at the coordinates of the canaries, by row."""
+
+        def local(shard: PyTree, places: jax.Array, rows: jax.Array) -> jax.Array:
+            return values_at(shard, jnp.where(rows < 0, NOWHERE, places[0][rows]))
+
+        given = (self.places, sharding.SHARDS), (self.rows, sharding.ROWS)
+        return sharding.on_shards(local, direction, given, sharding.ROWS)
+
+    dots = Dirac.dots
+
+
+def place(
+    canaries: Dirac | Inputs, layout: Layout, params: PyTree
+) -> tuple[Dirac | ShardedDirac | Inputs, np.ndarray]:
+    """Canaries as they lie on the devices of a layout.
+
+    Args:
+        canaries: all of them, on every process.
+        layout: of the run.
+        params: the parameters, or their shapes.
+
+    Returns:
+        The canaries for the step, and of each row of their scores which canary it is of; −1
+        is a row of none.
+    """
+    m = canaries.size
+    if layout.mesh is None:
+        return canaries, np.arange(m)
+    if isinstance(canaries, Inputs):
+        rows = np.full(layout.padded(m), -1)
+        rows[:m] = np.arange(m)
+        return Inputs(layout.place_rows(canaries.examples, m)), rows
+    shards, columns = layout.mesh.shape['model'], layout.mesh.shape['data']
+    places = _places(np.asarray(canaries.coordinates), jax.tree.leaves(params), shards)
+    homes = places != NOWHERE
+    owners, numbers = np.argmax(homes, axis=0), np.sum(homes[:, np.sum(homes, axis=0) == 1], axis=1)
+    for one in np.flatnonzero(np.sum(homes, axis=0) > 1):  # at home on all shards
+        owners[one] = np.argmin(numbers)
+        numbers[owners[one]] += 1
+    most = np.max(np.bincount(owners, minlength=shards), initial=0)
+    rows = np.full((shards, -(-most // columns) * columns), -1)
+    for shard, row in enumerate(rows):
+        own = np.flatnonzero(owners == shard)
+        row[: own.size] = own
+    rows = rows.reshape(-1)
+    placed = (
+        layout.place(places, sharding.SHARDS),
+        layout.place(rows.astype(np.int32), sharding.ROWS),
+    )
+    return ShardedDirac(*placed), rows
+
+
+def _places(coordinates: np.ndarray, leaves: list[Any], shards: int) -> np.ndarray:
+    """Where coordinates are on each shard, flattened; NOWHERE if they are not."""
+    places = np.full((shards, coordinates.size), NOWHERE, np.int32)
+    first = first_here = 0
+    for leaf in leaves:
+        part, size = sharding.spec(leaf.shape, shards), math.prod(leaf.shape)
+        inside = np.flatnonzero((coordinates >= first) & (coordinates < first + size))
+        place = coordinates[inside] - first
+        size_here = size if part == sharding.REPLICATED else size // shards
+        if part == sharding.REPLICATED:
+            places[:, inside] = first_here + place
+        else:
+            axis, here = part.index('model'), list(leaf.shape)
+            here[axis] //= shards
+            index = list(np.unravel_index(place, leaf.shape))
+            shard, index[axis] = np.divmod(index[axis], here[axis])
+            places[shard, inside] = first_here + np.ravel_multi_index(index, here)
+        first_here += size_here
+        first += size
+    return places

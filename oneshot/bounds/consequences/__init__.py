@@ -1,0 +1,1 @@
+"""What (ε, δ)-DP implies: generalization, little information, and few right guesses."""

@@ -1,0 +1,1 @@
+"""Bounds from one run that assume nothing beyond (ε, δ)-DP, theorem by theorem."""

@@ -1,0 +1,1 @@
+"""The data sets and models that a run can name."""

@@ -1,0 +1,40 @@
+"""The kernel: Algorithm dpsgd, one jitted step on any devices.
+
+`step` is the algorithm, `sampling` its draws, `clipping` its clipped sum, `gradients` the ways
+to have the gradients of single examples, and `sharding` and `layout` the same on many devices.
+"""
+
+from oneshot.dpsgd.clipping import Clipping, Stats, choose, clipped_grad_sum
+from oneshot.dpsgd.gradients.cpu_conv import conv_general_dilated
+from oneshot.dpsgd.layout import Layout
+from oneshot.dpsgd.sharding import make_mesh
+from oneshot.dpsgd.step import (
+    Attack,
+    Canaries,
+    Observation,
+    State,
+    check_coins,
+    diverged,
+    gaussian_noise,
+    make_chunk,
+    make_step,
+)
+
+__all__ = [
+    'Attack',
+    'Canaries',
+    'Clipping',
+    'Layout',
+    'Observation',
+    'State',
+    'Stats',
+    'check_coins',
+    'choose',
+    'clipped_grad_sum',
+    'conv_general_dilated',
+    'diverged',
+    'gaussian_noise',
+    'make_chunk',
+    'make_mesh',
+    'make_step',
+]

@@ -1,0 +1,253 @@
+"""The clipped sum: per-example clip and masked, microbatched sum of Algorithm dpsgd."""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from oneshot import inputs
+from oneshot.dpsgd import sampling, sharding
+from oneshot.dpsgd.gradients import ghost
+from oneshot.dpsgd.gradients.layers import find_sites
+from oneshot.dpsgd.gradients.strategy import LossFn, Strategy, vmap
+from oneshot.dpsgd.gradients.traced_loss import trace
+
+PyTree = Any
+Augment = Callable[[jax.Array, PyTree], PyTree]  # of indices and their examples
+STRATEGIES = ('ghost', 'vmap')
+
+# What a microbatch may hold, in float32 values: so much stays in the cache of a CPU, and
+# so much fills an accelerator.
+_CACHED = 2**20
+_FILLED = 2**26
+
+
+class Stats(NamedTuple):
+    """What happened to the examples of a clipped sum."""
+
+    examples: jax.Array  # how many there were
+    loss: jax.Array  # the sum of their losses
+    clipped: jax.Array  # how many had a gradient longer than the clip norm
+    nonfinite: jax.Array  # how many had a gradient that was not finite, and counted as 0
+
+    @classmethod
+    def none(cls) -> 'Stats':
+        """Of no example at all."""
+        return cls(jnp.int32(0), jnp.float32(0), jnp.int32(0), jnp.int32(0))
+
+
+class Clipping(NamedTuple):
+    """How gradients are clipped, and in which way that is computed.
+
+    Attributes:
+        clip_norm: c > 0, the largest global norm of a gradient; ∞ clips nothing.
+        microbatch_size: how many examples are differentiated at once.
+        strategy: how, one of `STRATEGIES`: 'vmap' for any loss, with every gradient of a
+            microbatch in memory, or 'ghost', for any loss too, without those of dense
+            and convolutional kernels (`oneshot.dpsgd.gradients.ghost`). Both give the same sums, up to
+            rounding.
+    """
+
+    clip_norm: float
+    microbatch_size: int
+    strategy: str = 'vmap'
+
+    def check(self) -> 'Clipping':
+        """Says what is wrong with it, if anything is."""
+        inputs.real('clip_norm', self.clip_norm, 0.0, open_low=True)
+        inputs.count('microbatch_size', self.microbatch_size, 1)
+        inputs.choice('strategy', self.strategy, STRATEGIES)
+        return self
+
+    def differentiate(self, loss_fn: LossFn, params: PyTree, examples: PyTree) -> Strategy:
+        """The strategy for examples like these, which have a leading axis."""
+        if self.strategy == 'vmap':
+            return vmap(loss_fn, params)
+        one = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), examples)
+        return ghost.ghost(loss_fn, params, one)
+
+    def scale(self, norms: jax.Array) -> jax.Array:
+        """min(1, c / ‖g_i‖), and 0 for a gradient that is not finite."""
+        factor = jnp.minimum(1.0, self.clip_norm / norms)
+        return jnp.where(jnp.isfinite(norms), factor, 0.0)
+
+
+def choose(
+    loss_fn: LossFn,
+    params: PyTree,
+    example: PyTree,
+    *,
+    batch: float = math.inf,
+    strategy: str = 'auto',
+    backend: str | None = None,
+) -> tuple[str, int]:
+    """The strategy and the microbatch size for a loss, by a fixed rule.
+
+    The rule knows shapes and the kind of device, and nothing else: no stopwatch, so that
+    the same run has the same bits. `python -m experiments.tune_microbatch` measures how
+    good its choice is.
+
+    Args:
+        loss_fn: loss_fn(params, example), the loss of one example.
+        params: the parameters, or their shapes.
+        example: one example, or its shapes.
+        batch: the expected batch, where it is known: the last microbatch of a batch is
+            half empty in the mean, so there should be some.
+        strategy: 'ghost' or 'vmap', if it is not to be chosen.
+        backend: 'cpu', 'gpu' or 'tpu'; that of JAX by default.
+
+    Returns:
+        'ghost' if it spares the gradients of most parameters, else 'vmap'; and a power of
+        two. On CPU the values of a microbatch should stay in the cache; elsewhere a
+        microbatch should fill the device.
+    """
+    backend = jax.default_backend() if backend is None else backend
+    total = sum(leaf.size for leaf in jax.tree.leaves(params))
+    values = total / 2
+    if strategy != 'vmap':
+        sites = list(find_sites(trace(loss_fn, params, example), params))
+        spared = sum(math.prod(site.kernel) for site in sites)
+        if strategy == 'ghost' or 2 * spared > total:
+            strategy, values = 'ghost', max((site.width for site in sites), default=1)
+        else:
+            strategy = 'vmap'
+    room = _CACHED if backend == 'cpu' else _FILLED
+    size = min(room / values, batch / 4)
+    return strategy, 2 ** int(np.clip(math.log2(size), 0, 10))
+
+
+def clipped_grad_sum(
+    loss_fn: LossFn,
+    params: PyTree,
+    batch: PyTree,
+    mask: jax.Array,
+    *,
+    clip_norm: float,
+    microbatch_size: int,
+    strategy: str = 'vmap',
+) -> tuple[PyTree, Stats]:
+    """Σ over the masked batch of per-example gradients, each clipped to global norm c.
+
+    Adding or removing one example changes the sum by at most c in global norm,
+    whatever its gradient is: one that is not finite counts as 0. Only
+    `microbatch_size` per-example gradients exist at a time.
+
+    Args:
+        loss_fn: loss_fn(params, example), the loss of one example.
+        params: any pytree of float arrays.
+        batch: a pytree of examples along the leading axis.
+        mask: bools, which of them count.
+        clip_norm: c > 0; ∞ clips nothing.
+        microbatch_size: how many examples are differentiated at once.
+        strategy: 'vmap' or 'ghost', see `Clipping`.
+
+    Returns:
+        The sum, a pytree like `params` in float32 or better, and `Stats`.
+    """
+    clipping = Clipping(clip_norm, microbatch_size, strategy).check()
+    batches, masks = cut((batch, mask), microbatch_size)
+
+    def fetch(trip: jax.Array) -> tuple[PyTree, jax.Array]:
+        return jax.tree.map(lambda x: x[trip], batches), masks[trip]
+
+    return _sum_microbatches(loss_fn, params, fetch, masks.shape[0], clipping)
+
+
+class Group(NamedTuple):
+    """Examples of which some are drawn."""
+
+    examples: PyTree  # along the leading axis
+    drawn: jax.Array  # bools, which of them
+    augment: Augment | None = None
+
+
+def poisson_clipped_grad_sums(
+    loss_fn: LossFn, params: PyTree, groups: Sequence[Group], clipping: Clipping
+) -> tuple[list[PyTree], Stats]:
+    """`clipped_grad_sum` over the drawn members of each group, and only over them.
+
+    The number of microbatches is a dynamic trip count: as many as the drawn
+    examples need, so that none is ever cut off and at most one is padded. A microbatch
+    is augmented when it is fetched; each example by its own index in the group.
+
+    On several devices, each sums over its own part of the groups, and the sums are added.
+    """
+    if not groups:
+        return [], Stats.none()
+    augments = [group.augment for group in groups]
+    rows = [
+        (group.examples, group.drawn, jnp.arange(group.drawn.size, dtype=jnp.int32))
+        for group in groups
+    ]
+
+    def local(params: PyTree, rows: list[Any]) -> tuple[list[PyTree], Stats]:
+        sums, total = [], Stats.none()
+        for (examples, drawn, indices), augment in zip(rows, augments, strict=True):
+            fetch, trips = _fetch(examples, drawn, indices, augment, clipping.microbatch_size)
+            summed, stats = _sum_microbatches(loss_fn, params, fetch, trips, clipping)
+            sums.append(summed)
+            total = jax.tree.map(jnp.add, total, stats)
+        return sums, total
+
+    return sharding.gradient_sums(local, params, rows)
+
+
+def _fetch(
+    examples: PyTree,
+    drawn: jax.Array,
+    indices: jax.Array,
+    augment: Augment | None,
+    size: int,
+) -> tuple[Callable[[jax.Array], tuple[PyTree, jax.Array]], jax.Array]:
+    """A function that gives one microbatch of the drawn examples, and how many there are."""
+    cut = sampling.microbatches(drawn, size)
+
+    def fetch(trip: jax.Array) -> tuple[PyTree, jax.Array]:
+        chosen, mask = cut.get(trip, size)
+        found = jax.tree.map(lambda x: jnp.asarray(x)[chosen], examples)
+        return found if augment is None else augment(indices[chosen], found), mask
+
+    return fetch, cut.trips
+
+
+def _sum_microbatches(
+    loss_fn: LossFn,
+    params: PyTree,
+    fetch: Callable[[jax.Array], tuple[PyTree, jax.Array]],
+    trips: int | jax.Array,
+    clipping: Clipping,
+) -> tuple[PyTree, Stats]:
+    shapes, _ = jax.eval_shape(fetch, jnp.int32(0))
+    strategy = clipping.differentiate(loss_fn, params, shapes)
+
+    def add(trip: jax.Array, total: tuple[PyTree, Stats]) -> tuple[PyTree, Stats]:
+        examples, mask = fetch(trip)
+        gradients = strategy.gradients(examples, mask)
+        losses, norms = gradients.losses, gradients.norms
+        finite = jnp.isfinite(norms)
+        stats = Stats(
+            examples=jnp.sum(mask),
+            loss=jnp.sum(jnp.where(mask & jnp.isfinite(losses), losses, 0.0)),
+            clipped=jnp.sum(mask & finite & (norms > clipping.clip_norm)),
+            nonfinite=jnp.sum(mask & ~finite),
+        )
+        summed = gradients.sum(jnp.where(mask, clipping.scale(norms), 0.0))
+        return jax.tree.map(lambda a, b: a + b.astype(a.dtype), total, (summed, stats))
+
+    start = strategy.zeros, Stats.none()
+    total, stats = jax.lax.fori_loop(0, trips, add, start)
+    return strategy.finish(total), stats
+
+
+def cut(batch: PyTree, size: int) -> PyTree:
+    """Cuts the leading axis into microbatches of `size`; the last is filled with zeros."""
+
+    def leaf(x: jax.Array) -> jax.Array:
+        trips = -(-x.shape[0] // size)
+        padded = jnp.pad(x, [(0, trips * size - x.shape[0])] + [(0, 0)] * (x.ndim - 1))
+        return padded.reshape(trips, size, *x.shape[1:])
+
+    return jax.tree.map(leaf, batch)

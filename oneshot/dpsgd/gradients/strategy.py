@@ -1,0 +1,134 @@
+"""The gradients of single examples: their norms, weighted sums and inner products.
+
+A strategy gives these three, which is all that clipping and scoring ask for, without
+saying how. `vmap` is the general one. `oneshot.dpsgd.gradients.ghost` has the one that makes no gradient
+of an example at all where the layers allow it.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+PyTree = Any
+LossFn = Callable[[PyTree, PyTree], jax.Array]  # loss_fn(params, example) of ONE example
+
+
+class Gradients(NamedTuple):
+    """What there is to know of the gradients g_i of a microbatch.
+
+    Attributes:
+        losses: the losses of the examples.
+        norms: ‖g_i‖, in float32; not finite where g_i is not.
+        sum: sum(scale) is Σ_i scale_i·g_i in the strategy's own coordinates, where
+            scale_i = 0 leaves g_i out even if it is not finite.
+        dot: dot(direction) is ⟨direction, g_i⟩ for a direction that was prepared.
+    """
+
+    losses: jax.Array
+    norms: jax.Array
+    sum: Callable[[jax.Array], PyTree]
+    dot: Callable[[PyTree], jax.Array]
+
+
+class Strategy(NamedTuple):
+    """A way to differentiate a loss at given parameters, one example at a time.
+
+    Attributes:
+        gradients: the `Gradients` of a microbatch, and a mask, which of its examples
+            count. If none does, what it says of them means nothing.
+        zeros: the sum of no gradients, in the strategy's coordinates, float32 or better.
+        finish: from the strategy's coordinates to a pytree like the parameters.
+        prepare: a pytree like the parameters, as a direction for `Gradients.dot`.
+    """
+
+    gradients: Callable[[PyTree, jax.Array], Gradients]
+    zeros: PyTree
+    finish: Callable[[PyTree], PyTree]
+    prepare: Callable[[PyTree], PyTree]
+
+
+def zeros(params: PyTree) -> PyTree:
+    """Zeros like the parameters, in float32 or better.
+
+    Sums and noise are kept in it: in bfloat16 a sum of many gradients stands still,
+    a clipped gradient is longer than c, and noise has no tails.
+    """
+    return jax.tree.map(lambda x: jnp.zeros(jnp.shape(x), precise(x)), params)
+
+
+def precise(x: jax.Array) -> jnp.dtype:
+    """The dtype of x, or float32 if that is better."""
+    return jnp.promote_types(jnp.result_type(x), jnp.float32)
+
+
+def exact(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, its products of float32 made in float32.
+
+    By default accelerators round the factors first, to bfloat16 on TPU: norms, sums and
+    scores would then not be those of one and the same gradient.
+    """
+
+    @functools.wraps(function)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        with jax.default_matmul_precision('float32'):
+            return function(*args, **kwargs)
+
+    return wrapped
+
+
+def square(grads: PyTree) -> jax.Array:
+    """‖g_i‖² of gradients along a leading axis."""
+
+    def leaf(g: jax.Array) -> jax.Array:
+        flat = g.reshape(g.shape[0], -1).astype(jnp.float32)  # float16 would underflow
+        return jnp.sum(jnp.square(flat), axis=1)
+
+    return sum(leaf(g) for g in jax.tree.leaves(grads))
+
+
+@exact
+def weighted_sum(scale: jax.Array, grads: PyTree, safe: bool = True) -> PyTree:
+    """Σ_i scale_i·g_i; if safe, scale_i = 0 leaves g_i out even if it is not finite."""
+
+    def leaf(g: jax.Array) -> jax.Array:
+        g = leave_out(scale, g) if safe else g
+        return jnp.tensordot(scale, g.astype(precise(g)), axes=1)
+
+    return jax.tree.map(leaf, grads)
+
+
+def leave_out(scale: jax.Array, x: jax.Array) -> jax.Array:
+    """x with 0 for the examples whose scale is 0."""
+    return jnp.where(stretch(scale, x) != 0.0, x, 0.0)
+
+
+def stretch(scale: jax.Array, x: jax.Array) -> jax.Array:
+    """One number for each example, against x with one or several rows for each."""
+    return jnp.repeat(scale, x.shape[0] // scale.size).reshape(-1, *[1] * (x.ndim - 1))
+
+
+@exact
+def dot(grads: PyTree, direction: PyTree) -> jax.Array:
+    """⟨direction, g_i⟩ of gradients along a leading axis."""
+    products = jax.tree.map(
+        lambda g, d: jnp.tensordot(g.astype(d.dtype), d, d.ndim), grads, direction
+    )
+    return sum(jax.tree.leaves(products))
+
+
+def vmap(loss_fn: LossFn, params: PyTree) -> Strategy:
+    """The general strategy: every gradient of a microbatch is there."""
+
+    def gradients(examples: PyTree, mask: jax.Array) -> Gradients:
+        losses, grads = jax.vmap(jax.value_and_grad(loss_fn), (None, 0))(params, examples)
+        return Gradients(
+            losses,
+            jnp.sqrt(square(grads)),
+            lambda scale: weighted_sum(scale, grads),
+            lambda direction: dot(grads, direction),
+        )
+
+    return Strategy(gradients, zeros(params), lambda total: total, lambda tree: tree)

@@ -1,0 +1,172 @@
+"""Which violation an audit would notice: a true σ that is smaller than the claimed one."""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Iterable
+
+import numpy as np
+import scipy
+
+from oneshot.plan import expected
+from oneshot.plan.expected import COUNTING, Audit, Rule
+from oneshot.plan.score_law import Law
+from oneshot.plan.search import best, numbers
+from oneshot.results import guess
+
+POWER = 0.9
+
+_LEAST_NOISE = 1.0 / 64.0  # of the claimed noise, where a violation is looked for
+_NOISES = 25  # that are tried on the way
+
+
+@dataclasses.dataclass(frozen=True)
+class Violation:
+    """The least violation that an audit notices often enough.
+
+    Attributes:
+        noise_multiplier: the largest true σ below the claimed one that is noticed.
+        rule: the guesses with which it is.
+        least: the σ down to which the same guesses notice it; 0 if they notice any. A
+            threshold for `llr` is for noise as it is claimed, and goes blind where there is
+            far less.
+    """
+
+    noise_multiplier: float
+    rule: Rule
+    least: float = 0.0
+
+
+def detectable(
+    audit: Audit, eps: float, rules: Iterable[Rule] | None = None, power: float = POWER
+) -> Violation | None:
+    """Which true σ, smaller than claimed, is noticed with this power: ε_LB > eps.
+
+    Args:
+        audit: with the claimed σ in its claim.
+        eps: the claimed ε.
+        rules: guesses of which the best for this end is taken; by default many.
+        power: the probability with which the claim is to be rejected.
+
+    Returns:
+        The violation, to 1 % in σ; None if none is noticed so often, down to a 64th of the
+        noise, as it is if there are too few guesses.
+    """
+    rules = _rules(audit) if rules is None else list(rules)
+    tests = [(rule, _power(audit, rule, eps)) for rule in rules]
+    tests = [(rule, test) for rule, test in tests if test is not None]
+    if not tests:
+        return None
+
+    sigma = audit.scoring.claim.noise_multiplier
+
+    def noticed(share: float) -> tuple[float, Rule]:
+        law = audit.scoring.law(sigma * share)
+        found = [(test(law), rule) for rule, test in tests]
+        return max(found, key=lambda one: one[0])
+
+    # Less noise need not be noticed more often: a threshold and `llr` are for the claimed one.
+    high = 1.0
+    for low in np.geomspace(1.0, _LEAST_NOISE, _NOISES)[1:].tolist():
+        chance, rule = noticed(low)
+        if chance >= power:
+            break
+        high = low
+    else:
+        return None
+    while high / low > 1.01:
+        middle = math.sqrt(low * high)
+        chance, better = noticed(middle)
+        if chance >= power:
+            low, rule = middle, better
+        else:
+            high = middle
+    test, least = dict(tests)[rule], low
+    for share in np.geomspace(1.0, _LEAST_NOISE, _NOISES).tolist():
+        if share >= low:
+            continue
+        if test(audit.scoring.law(sigma * share)) < power:
+            return Violation(low * sigma, rule, least * sigma)
+        least = share
+    return Violation(low * sigma, rule)
+
+
+def _rules(audit: Audit) -> list[Rule]:
+    """The guesses that are planned, and others that may notice more."""
+    plan = best(audit)
+    if isinstance(plan.rule, guess.Threshold):
+        law = audit.scoring.law()
+        return [plan.rule, *(guess.Threshold(law.threshold(share)) for share in (0.5, 0.7))]
+    if audit.method not in COUNTING:
+        return [plan.rule]
+    return [plan.rule, *((k, k) for k in numbers(audit.m) if k > 0)]
+
+
+@functools.lru_cache(maxsize=64)
+def _power(audit: Audit, rule: Rule, eps: float) -> Callable[[Law], float] | None:
+    """P[the claim is rejected], as a function of how the scores are really distributed.
+
+    None if it is not rejected even where every guess is right.
+    """
+    if isinstance(rule, guess.Ranked):
+        weights = np.asarray(rule.weights)
+        total = round(expected.LATTICE * float(np.abs(weights).sum()))
+        least = _first(
+            0,
+            total,
+            lambda right: audit.rejects(expected.weight_tally(weights, total - right), eps),
+        )
+        if least > total:
+            return None
+        return lambda law: float(expected.wrong_weight(law, weights)[: total - least + 1].sum())
+    if isinstance(rule, guess.Threshold):
+        return _power_of_threshold(audit, rule, eps)
+    if rule is None:
+        raise ValueError('An estimate rejects no claim: method gaussian_pair has no power.')
+    r = sum(rule)
+    least = _first(0, r, lambda v: audit.rejects(audit.tally(r, r - v), eps))
+    if least > r:
+        return None
+    return lambda law: float(expected.wrong_guesses(law, audit.m, *rule)[: r - least + 1].sum())
+
+
+def _power_of_threshold(
+    audit: Audit, rule: guess.Threshold, eps: float
+) -> Callable[[Law], float] | None:
+    n_in, n_out = audit.m // 2, audit.m - audit.m // 2
+
+    def least(alarms: int) -> int:
+        """How many hits it takes to reject."""
+
+        def rejects(hits: int) -> bool:
+            return audit.eps_lb(expected.cells(audit.m, hits / n_in, alarms / n_out)) > eps
+
+        return _first(0, n_in, rejects)
+
+    # At some numbers of alarms, and interpolated between them.
+    some = np.unique(np.rint(n_out * np.linspace(0.0, 1.0, 9) ** 2).astype(int))
+    needed = [least(alarms) for alarms in some.tolist()]
+    if min(needed) > n_in:
+        return None
+
+    def of_threshold(law: Law) -> float:
+        hits, alarms = expected.rates(law, rule.value)
+        points, shares = expected.normal_quadrature()
+        spread = math.sqrt(n_out * alarms * (1.0 - alarms))
+        counts = np.clip(n_out * alarms + spread * points, 0.0, n_out)
+        hits_needed = np.ceil(np.interp(counts, some, needed))
+        return float(shares @ scipy.stats.binom.sf(hits_needed - 1, n_in, hits) / shares.sum())
+
+    return of_threshold
+
+
+def _first(low: int, high: int, holds: Callable[[int], bool]) -> int:
+    """The least number from low to high from which on it holds; high + 1 if there is none."""
+    high += 1
+    while low < high:
+        middle = (low + high) // 2
+        if holds(middle):
+            high = middle
+        else:
+            low = middle + 1
+    return low

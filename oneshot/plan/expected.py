@@ -1,0 +1,206 @@
+"""The expected ε_LB of an audit, for any choice of guesses, from the law of the scores."""
+
+import dataclasses
+import math
+from collections.abc import Callable
+
+import numpy as np
+import scipy
+
+from oneshot import inputs
+from oneshot.plan.score_law import Law, Scoring
+from oneshot.results import guess, methods
+from oneshot.results.tally import Cells, Tally
+
+COUNTING = ('one_run', 'adaptive', 'hoeffding', 'fdp', 'fdp_dpsgd')
+METHODS = (*COUNTING, 'weighted', 'clopper_pearson', 'cp_gdp', 'gaussian_pair')
+MOST_CANARIES = 10**7
+LATTICE = 8  # weights are multiples of its inverse
+
+_NODES = 25  # numbers of wrong guesses at which a bound is computed, if there are more
+
+Rule = tuple[int, int] | guess.Ranked | guess.Threshold | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Audit:
+    """An audit that is planned: everything but the guesses."""
+
+    scoring: Scoring
+    m: int
+    delta: float
+    confidence: float = 0.95
+    method: str = 'one_run'
+
+    def __post_init__(self) -> None:
+        inputs.count('m, the number of canaries,', self.m, 2, MOST_CANARIES)
+        inputs.delta(self.delta)
+        inputs.confidence(self.confidence)
+        inputs.choice('method', self.method, METHODS)
+
+    def eps_lb(self, tally: Tally) -> float:
+        """The bound on ε if the guesses come to this."""
+        return methods.METHODS[self.method].eps_lower_bound(tally, self.delta, self.confidence)
+
+    def rejects(self, tally: Tally, eps: float) -> bool:
+        """Whether the claim (eps, delta) is rejected if the guesses come to this."""
+        p_value = methods.METHODS[self.method].p_value(tally, eps, self.delta, self.confidence)
+        return p_value <= 1.0 - self.confidence
+
+    def tally(self, r: int, wrong: int) -> Tally:
+        return Tally(m=self.m, r=r, v=r - wrong, claim=self.scoring.claim)
+
+
+def expected_eps_lb(audit: Audit, rule: Rule, noise_multiplier: float | None = None) -> float:
+    """The mean of ε_LB over scores and coins, for these guesses.
+
+    `noise_multiplier` is that of the algorithm, if it is not the claimed one.
+    """
+    law = audit.scoring.law(noise_multiplier)
+    if rule is None:
+        return of_pair(audit, law)
+    if isinstance(rule, guess.Threshold):
+        return of_threshold(audit, law, rule.value)
+    if isinstance(rule, guess.Ranked):
+        return of_weights(audit, law, rule)
+    nodes = 5 if audit.method == 'fdp_dpsgd' else _NODES  # it takes half a second for each
+    return of_numbers(audit, law, *rule, nodes)
+
+
+def wrong_guesses(law: Law, m: int, k_plus: int, k_minus: int) -> np.ndarray:
+    """The probability of 0, 1, 2 … wrong guesses."""
+    k_plus = inputs.count('k_plus', k_plus, 0, m)
+    k_minus = inputs.count('k_minus', k_minus, 0 if k_plus else 1, m - k_plus)
+    both = _wrong(law, m, k_plus, 'in'), _wrong(law, m, k_minus, 'out')
+    return np.maximum(0.0, scipy.signal.convolve(*both))  # by Fourier transforms, if long
+
+
+def _wrong(law: Law, m: int, k: int, side: str) -> np.ndarray:
+    """The probability of 0, 1, 2 … wrong guesses among the k surest of one side.
+
+    The score after the k-th is where a share u ~ Beta(k + 1, m − k) of scores lies beyond.
+    Given it, the k guesses are independent, and wrong with the share that the law has there.
+    """
+    if k == 0:
+        return np.ones(1)
+    nodes, weights = np.polynomial.legendre.leggauss(8)
+    share, weights = scipy.special.betaincinv(k + 1, m - k, 0.5 * (1.0 + nodes)), 0.5 * weights
+    if k == m:
+        share, weights = np.ones(1), np.ones(1)
+    return weights @ _binomial(k, np.clip(law.wrong_share(share, side), 0.0, 1.0))
+
+
+def _binomial(n: int, rates: np.ndarray) -> np.ndarray:
+    """P[Binomial(n, rate) = 0, 1, 2 …], a row for each rate, as far as there is any."""
+    top = float(rates.max())
+    most = min(n, math.ceil(n * top + 9.0 * math.sqrt(n * top * (1.0 - top)) + 20.0))
+    k, p = np.arange(most + 1), rates[:, None]
+    logs = -np.log(n + 1.0) - scipy.special.betaln(n - k + 1, k + 1)
+    return np.exp(logs + scipy.special.xlogy(k, p) + scipy.special.xlog1py(n - k, -p))
+
+
+def of_numbers(audit: Audit, law: Law, k_plus: int, k_minus: int, nodes: int = _NODES) -> float:
+    """By all numbers of wrong guesses, or by some, and interpolated between them."""
+    r = k_plus + k_minus
+    chances = wrong_guesses(law, audit.m, k_plus, k_minus)
+    return _mean(chances, lambda wrong: audit.eps_lb(audit.tally(r, wrong)), nodes)
+
+
+def _mean(chances: np.ndarray, value: Callable[[int], float], nodes: int) -> float:
+    """The mean of a smooth function of 0, 1, 2 …, computed at so many of them."""
+    likely = np.flatnonzero(chances > 1e-6 * chances.max())
+    some = likely
+    if likely.size > nodes:
+        some = np.unique(np.rint(np.linspace(*np.sqrt(likely[[0, -1]]), nodes) ** 2).astype(int))
+    found = np.array([value(one) for one in some.tolist()])
+    if likely.size > nodes:
+        found = scipy.interpolate.PchipInterpolator(some, found)(likely)
+    return float(chances[likely] @ found / chances[likely].sum())
+
+
+def rank_rates(law: Law, m: int, side: str) -> np.ndarray:
+    """How often the i-th surest guess of one side is wrong."""
+    share = np.arange(1, m + 1) / m
+    mass = np.maximum.accumulate(share * law.wrong_share(share, side))
+    return np.clip(m * np.diff(mass, prepend=0.0), 1e-12, 1.0)
+
+
+def wrong_weight(law: Law, weights: np.ndarray) -> np.ndarray:
+    """The probability of a weight of 0, 1, 2 … eighths of wrong guesses.
+
+    Guesses of one weight count as wrong equally often, which is near enough.
+    """
+    m, eighths = weights.size, np.rint(LATTICE * np.abs(weights)).astype(int)
+    wrong = np.where(weights > 0, rank_rates(law, m, 'in')[::-1], rank_rates(law, m, 'out'))
+    chances = np.ones(1)
+    for size in range(1, LATTICE + 1):
+        own = wrong[eighths == size]
+        if own.size:
+            counts = _binomial(own.size, np.array([own.mean()]))[0]
+            spaced = np.zeros(size * (counts.size - 1) + 1)
+            spaced[::size] = counts
+            chances = scipy.signal.convolve(chances, spaced)
+    return np.maximum(0.0, chances)
+
+
+def weight_tally(weights: np.ndarray, wrong: int) -> Tally:
+    """What guesses by these weights came to, if so many eighths of them are wrong."""
+    sizes = np.abs(weights)
+    v = max(0.0, float(np.sum(sizes)) - wrong / LATTICE)
+    return Tally(m=sizes.size, r=int(np.count_nonzero(sizes)), v=v, weights=sizes)
+
+
+def of_weights(audit: Audit, law: Law, rule: guess.Ranked, nodes: int = 5) -> float:
+    """By some weights of wrong guesses, and interpolated between them."""
+    weights = np.asarray(rule.weights)
+    chances = wrong_weight(law, weights)
+    return _mean(chances, lambda wrong: audit.eps_lb(weight_tally(weights, wrong)), nodes)
+
+
+def normal_quadrature() -> tuple[np.ndarray, np.ndarray]:
+    """Points and weights for the mean of a function of a standard normal."""
+    return np.polynomial.hermite_e.hermegauss(5)
+
+
+def rates(law: Law, threshold: float) -> tuple[float, float]:
+    """How often a canary that is in, and one that is out, scores above a threshold."""
+    above = np.interp(threshold, law.points, law.above_in)
+    return float(above), float(np.interp(threshold, law.points, law.above_out))
+
+
+def cells(m: int, hits: float, alarms: float) -> Tally:
+    """A tally of m canaries, half of them in, with these rates."""
+    n_in, n_out = m // 2, m - m // 2
+    hits = round(min(1.0, max(0.0, hits)) * n_in)
+    cells = Cells(n_in, hits, n_out, round(min(1.0, max(0.0, alarms)) * n_out))
+    return Tally(m=m, r=m, v=cells.hits + n_out - cells.alarms, cells=cells)
+
+
+def of_threshold(audit: Audit, law: Law, threshold: float) -> float:
+    """Over the normal distributions of both rates."""
+    half = audit.m / 2.0
+    (hits, alarms), total = rates(law, threshold), 0.0
+    points, shares = normal_quadrature()
+    spread = [math.sqrt(rate * (1.0 - rate) / half) for rate in (hits, alarms)]
+    for x, one in zip(points.tolist(), shares.tolist(), strict=True):
+        for y, two in zip(points.tolist(), shares.tolist(), strict=True):
+            tally = cells(audit.m, hits + x * spread[0], alarms + y * spread[1])
+            total += one * two * audit.eps_lb(tally)
+    return total / float(shares.sum()) ** 2
+
+
+def of_pair(audit: Audit, law: Law) -> float:
+    """Over the normal distribution of the difference of the means in units of the deviation."""
+    (mean_in, var_in), (mean_out, var_out) = law.moments(True), law.moments(False)
+    half = audit.m / 2.0
+    pooled = 0.5 * (var_in + var_out)
+    shift = (mean_in - mean_out) / math.sqrt(pooled)
+    spread = math.sqrt((var_in + var_out) / (pooled * half) + shift**2 / (2.0 * audit.m))
+    points, shares = normal_quadrature()
+    n_in = max(2, audit.m // 2)
+    signs = np.where(np.arange(n_in) % 2 == 0, 1.0, -1.0)
+    found = []
+    for z in points.tolist():
+        samples = signs + shift + z * spread, signs[: max(2, audit.m - n_in)]
+        found.append(audit.eps_lb(Tally(m=audit.m, r=0, v=0, samples=samples)))
+    return float(shares @ found / shares.sum())

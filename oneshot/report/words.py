@@ -1,0 +1,98 @@
+"""What a run leaves behind: the printed table and the files of its workdir."""
+
+import math
+from typing import Any
+
+from oneshot.results.methods import METHODS
+from oneshot.results.result import ASSUMPTIONS, AuditResult
+
+Results = dict[tuple[str, str], AuditResult]  # by score and method
+
+
+# How guesses were chosen, in words.
+RULES = {
+    'fixed': 'fixed before the run',
+    'planned': 'planned before the run',
+    'preset': 'from m alone',
+    'grid': 'the best of a grid that shares the confidence',
+    'best_of_all': 'chosen by their success',
+}
+
+
+def verdict(result: AuditResult) -> str:
+    """What the result says of the claim, in words."""
+    if result.violated and result.kind != 'bound':
+        return f'above the claim, which proves nothing: the result is of kind "{result.kind}"'
+    if result.violated and result.assumptions == 'none':
+        return 'the claim is violated: its proof or its code is wrong'
+    if result.violated:
+        return 'the claim is violated, unless the assumption does not hold'
+    return 'consistent with the claim'
+
+
+def about(config: dict[str, Any], record: dict[str, Any]) -> dict[str, str]:
+    """What was audited, from the files of a run."""
+    dp, scores = config['dp'], dict.fromkeys(row['score'] for row in record['rows'])
+    headline = f'{config["audit"]["canaries"]} canaries, scored by {record["score"]}'
+    if config['audit']['headline'] == 'best':
+        headline += f', the best of {", ".join(scores)}, which share the confidence'
+    return {
+        'audited': f'DP-SGD, {record["steps"]:,} steps, q = {dp["sampling_prob"]:g}, '
+        f'σ = {record["noise_multiplier"]:.4g}, c = {float(dp["clip_norm"]):g}',
+        'data': f'{config["data"]["name"]}, n = {record["n"]:,}',
+        'test accuracy': f'{record["test_accuracy"]:.1%}',
+        'headline': headline,
+        'seed': str(record['seed']),
+        'time': f'{record["seconds"]:.1f} s',
+    }
+
+
+def headline_rows(about: dict[str, str], result: AuditResult) -> list[tuple[str, str]]:
+    """The rows of the table: what was audited, the two bounds, and the verdict."""
+    method = METHODS[result.method]
+    claimed = f'{result.eps_claimed:.4g} at δ = {result.delta:g}'
+    if math.isinf(result.eps_claimed):
+        claimed = f'∞ at δ = {result.delta:g}: nothing is proven'
+    guesses = (
+        f'{result.guesses:,} (k+ = {result.k_plus:,} "in", k- = {result.k_minus:,} "out"), '
+        f'{RULES[result.rule]}'
+    )
+    canaries = f'm = {result.m:,}, each in or out by a fair coin'
+    if result.method == 'replacement':
+        canaries = f'm = {result.m:,} pairs, one of each in by a fair coin'
+    made = result.guesses if result.weight is None else result.weight
+    right = (
+        f'{result.correct:,.6g} of {made:,.6g} ({result.correct / made:.1%})' if made else 'none'
+    )
+    return [
+        *about.items(),
+        ('ε_UB', claimed),
+        ('ε_LB', f'{result.eps_lb:.4g} {result.sure}'),
+        ('method', f'{result.method}, by {method.theorem}'),
+        ('assumes', f'{ASSUMPTIONS[result.assumptions]}; {method.condition}'),
+        ('canaries', canaries),
+        ('guesses', guesses),
+        ('right guesses', right),
+        ('p-value of the claim', f'{result.p_value:.3g}'),
+        ('verdict', verdict(result)),
+    ]
+
+
+def result_rows(results: Results) -> list[tuple[str, ...]]:
+    """Every score by every method: score, method, ε_LB, right guesses, kind, assumption."""
+    return [
+        (
+            score,
+            method,
+            f'{result.eps_lb:.4g}',
+            f'{result.correct:,.5g} of {_made(result)}' if result.guesses else '',
+            result.kind,
+            ASSUMPTIONS[result.assumptions],
+        )
+        for (score, method), result in results.items()
+    ]
+
+
+def _made(result: AuditResult) -> str:
+    """The number of guesses, or their weight."""
+    return f'{result.guesses:,}' if result.weight is None else f'{result.weight:,.5g}'

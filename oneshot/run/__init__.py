@@ -1,0 +1,1 @@
+"""One audited run, from config to result."""

@@ -1,0 +1,129 @@
+"""What is told of a run while it goes on: progress, metrics, TensorBoard events."""
+
+import os
+import pathlib
+import sys
+import time
+
+import numpy as np
+import rich.progress
+from tensorboardX import summary
+from tensorboardX.event_file_writer import EventsWriter
+from tensorboardX.proto import event_pb2
+
+from oneshot.dpsgd.step import Stats
+from oneshot.json_text import to_json
+
+
+class Log:
+    """Progress while a run goes on: a bar on a terminal, plain lines on a pipe.
+
+    With a directory, also `metrics.jsonl` and TensorBoard events. Whatever stands behind
+    `position`, the bytes of metrics that belong to the first `first` steps, is of a run that
+    was stopped, and is written anew. `quiet` shows nothing.
+    """
+
+    def __init__(
+        self,
+        directory: pathlib.Path | None,
+        steps: int,
+        first: int = 0,
+        position: int = 0,
+        *,
+        quiet: bool = False,
+    ) -> None:
+        self._steps, self._first, self._told, self._written = steps, first, first, first
+        self._start, self._accuracy, self._quiet = time.perf_counter(), None, quiet
+        self._live = sys.stdout.isatty() and not quiet
+        self._bar = rich.progress.Progress(
+            rich.progress.TextColumn('training'),
+            rich.progress.BarColumn(),
+            rich.progress.MofNCompleteColumn(),
+            rich.progress.TextColumn('{task.fields[speed]} steps/s, time left'),
+            rich.progress.TimeRemainingColumn(),
+            disable=not self._live,
+        )
+        self._task = self._bar.add_task('training', total=steps, completed=first, speed='...')
+        self._file = self._events = None
+        self.position = 0
+        if directory is not None:
+            self._file = os.open(directory / 'metrics.jsonl', os.O_RDWR | os.O_CREAT, 0o666)
+            self.position = min(position, os.fstat(self._file).st_size)
+            os.ftruncate(self._file, self.position)
+            self._events = _Events(directory / 'events', first)
+
+    def __enter__(self) -> 'Log':
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+        if self._file is not None:
+            os.close(self._file)
+            self._events.close()
+
+    def write(self, step: int, stats: Stats, accuracy: float | None = None) -> None:
+        """Takes note of a chunk that ended at `step`, and of the test accuracy if it is given.
+
+        After an OSError it may be called again with the same.
+        """
+        examples = max(1, int(np.sum(stats.examples)))
+        metrics = {
+            'loss': float(np.sum(stats.loss)) / examples,
+            'batch_size': float(np.mean(stats.examples)),
+            'clipped': float(np.sum(stats.clipped)) / examples,
+            'nonfinite': int(np.sum(stats.nonfinite)),
+        }
+        if accuracy is not None:
+            metrics['test_accuracy'] = self._accuracy = accuracy
+        if self._file is not None and step > self._written:
+            line = (to_json({'step': step} | metrics, indent=None) + '\n').encode()
+            made = os.pwrite(self._file, line, self.position)
+            if made < len(line):  # there was room for a part of it
+                os.pwrite(self._file, line[made:], self.position + made)
+            self._events.write(step, metrics)
+            self.position += len(line)
+        self._written = step
+        self._tell(step, metrics)
+
+    def sync(self) -> None:
+        """Returns when the metrics are on the disk."""
+        if self._file is not None:
+            os.fsync(self._file)
+
+    def _tell(self, step: int, metrics: dict[str, float]) -> None:
+        speed = (step - self._first) / (time.perf_counter() - self._start)
+        self._bar.update(self._task, completed=step, speed=f'{speed:.0f}')
+        if not (self._live or self._quiet) and (
+            step >= self._told + self._steps / 5 or step == self._steps
+        ):
+            self._told = step
+            left = (self._steps - step) / speed
+            line = f'step {step:,} of {self._steps:,}: loss {metrics["loss"]:.3f}'
+            if self._accuracy is not None:
+                line += f', test accuracy {self._accuracy:.1%}'
+            print(f'{line}, {speed:.0f} steps/s, {left:.0f} s left', flush=True)
+
+
+class _Events:
+    """Scalars for TensorBoard, written in this thread, so that an error is seen here."""
+
+    def __init__(self, folder: pathlib.Path, first: int) -> None:
+        folder.mkdir(exist_ok=True)
+        # A file of its own for every process, which voids what others wrote of later steps.
+        self._writer = EventsWriter(str(folder / 'events'), f'.{os.getpid()}')
+        start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
+        self._writer.write_event(
+            event_pb2.Event(wall_time=time.time(), step=first + 1, session_log=start)
+        )
+
+    def write(self, step: int, metrics: dict[str, float]) -> None:
+        for name, value in metrics.items():
+            shown = summary.scalar(f'train/{name}', value)
+            self._writer.write_event(
+                event_pb2.Event(wall_time=time.time(), step=step, summary=shown)
+            )
+        self._writer.flush()
+
+    def close(self) -> None:
+        self._writer.close()

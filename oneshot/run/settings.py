@@ -1,0 +1,260 @@
+"""The keys of a config, and what is wrong with their values: all of it, at once."""
+
+import difflib
+import json
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import ml_collections
+
+from oneshot import inputs
+from oneshot.audit.attacks import SIGNALS
+from oneshot.data import models
+from oneshot.dpsgd.clipping import STRATEGIES
+from oneshot.json_text import to_json
+from oneshot.plan.score_law import WEIGHINGS
+from oneshot.results.methods import METHODS
+
+# May differ when a run goes on: they say how often it is kept, where its data lies, and on
+# which devices it runs.
+NOT_OF_THE_RESULT = (
+    'checkpoint_every',
+    'checkpoint_keep',
+    'data_dir',
+    'mesh.data',
+    'mesh.model',
+    'processes.address',
+    'processes.number',
+    'processes.id',
+)
+
+_MAPPINGS = Mapping, ml_collections.ConfigDict
+Check = Callable[[str, Any], Any]  # of a name and a value; raises a ValueError
+
+
+def _whole(low: int, high: int = inputs.MOST) -> Check:
+    def check(name: str, value: Any) -> None:
+        inputs.count(name, value, low, high)
+        if not isinstance(value, int):  # 3.0 is no number of steps
+            raise ValueError(f'{name} must be an int, but {value!r} was given.')
+
+    return check
+
+
+def _number(*ends: float, **open_ends: bool) -> Check:
+    return lambda name, value: inputs.real(name, value, *ends, **open_ends)
+
+
+def _one_of(*allowed: str) -> Check:
+    return lambda name, value: inputs.choice(name, value, allowed)
+
+
+def _optional(check: Check) -> Check:
+    return lambda name, value: None if value is None else check(name, value)
+
+
+def _kind(kind: type | tuple[type, ...], words: str) -> Check:
+    def check(name: str, value: Any) -> None:
+        if not isinstance(value, kind):
+            raise ValueError(f'{name} must be {words}, but {value!r} was given.')
+
+    return check
+
+
+def _tuple_of(check: Check, least: int = 0) -> Check:
+    def each(name: str, value: Any) -> None:
+        if not isinstance(value, (tuple, list)) or len(value) < least:
+            at_least = f' with {least} or more entries' if least else ''
+            raise ValueError(f'{name} must be a tuple{at_least}, but {value!r} was given.')
+        for one in value:
+            check(f'an entry of {name}', one)
+
+    return each
+
+
+_TEXT, _BOOL = _kind(str, 'text'), _kind(bool, 'True or False')
+
+KEYS: dict[str, Check] = {
+    'seed': _whole(0, 2**32 - 1),  # JAX takes no more bits
+    'steps': _whole(1, 10**7),
+    'chunk': _whole(1, 10**7),
+    'strategy': _one_of('auto', *STRATEGIES),
+    'microbatch_size': _optional(_whole(1, 10**6)),
+    'optimizer': _TEXT,
+    'learning_rate': _number(0.0, math.inf, open_high=True),
+    'optimizer_options': _kind(_MAPPINGS, 'a dict of options'),
+    'views': _whole(0, 10**4),
+    'ema_decay': _optional(_number(0.0, 1.0, open_high=True)),
+    'evaluate_every': _whole(0),
+    'checkpoint_every': _whole(0),
+    'checkpoint_keep': _whole(1),
+    'data_dir': _optional(_TEXT),
+    'mesh.data': _optional(_whole(1, 10**6)),
+    'mesh.model': _whole(1, 10**6),
+    'processes.address': _optional(_TEXT),
+    'processes.number': _optional(_whole(1, 10**6)),
+    'processes.id': _optional(_whole(0, 10**6)),
+    'data.name': _TEXT,
+    'data.train': _TEXT,
+    'data.test': _TEXT,
+    'data.n': _optional(_whole(0)),
+    'model.name': _one_of(*models.MODELS),
+    'model.hidden': _tuple_of(_whole(1, 10**6)),
+    'model.widths': _tuple_of(_tuple_of(_whole(1, 10**6), least=1), least=1),
+    'model.stride': _whole(1, 10**4),
+    'model.conv': _one_of(*models.CONVS),
+    'model.dtype': _one_of(*models.DTYPES),
+    'dp.eps': _optional(_number(0.0, 50.0, open_low=True)),  # as far as σ is calibrated
+    'dp.delta': _number(0.0, 1.0, open_high=True),
+    'dp.noise_multiplier': _optional(_number(0.0, math.inf, open_high=True)),
+    'dp.clip_norm': _number(0.0, math.inf, open_low=True),
+    'dp.sampling_prob': _number(0.0, 1.0, open_low=True),
+    'audit.canaries': _one_of('dirac', 'mislabeled', 'in_distribution'),
+    'audit.pairs': _BOOL,
+    'audit.attacks': _tuple_of(_one_of('white_box', 'black_box'), least=1),
+    'audit.signals': _tuple_of(_one_of(*SIGNALS)),
+    'audit.scores': _tuple_of(_one_of(*WEIGHINGS)),
+    'audit.headline': _TEXT,
+    'audit.method': _one_of(*METHODS),
+    'audit.m': _whole(1, 10**8),
+    'audit.guesses': _one_of('planned', 'preset', 'grid'),
+    'audit.k_plus': _optional(_whole(0)),
+    'audit.k_minus': _optional(_whole(0)),
+    'audit.confidence': _number(0.0, 1.0, open_low=True, open_high=True),
+}
+
+
+class Problems:
+    """What is wrong with a config, as it is found: sentences, and the keys that they are of."""
+
+    def __init__(self) -> None:
+        self.sentences: list[str] = []
+        self.keys: set[str] = set()
+
+    def note(self, sentence: str, *keys: str) -> None:
+        """Takes note of a problem with some keys."""
+        self.sentences.append(sentence)
+        self.keys.update(keys)
+
+    def attempt(self, keys: tuple[str, ...], function: Callable[..., Any], *given: Any) -> Any:
+        """What the function gives, or None and a note of what it says is wrong.
+
+        A key of the form `data` stands for all below it. Where one that it looks at is known
+        to be wrong by itself, the function is not called.
+        """
+        if any(bad == key or bad.startswith(f'{key}.') for bad in self.keys for key in keys):
+            return None
+        try:
+            return function(*given)
+        except ValueError as error:
+            self.note(str(error), *(keys if len(keys) == 1 else ()))
+            return None
+
+    def stop(self) -> None:
+        """Raises a ValueError with all of it, if there is anything."""
+        if len(self.sentences) == 1:
+            raise ValueError(self.sentences[0])
+        if self.sentences:
+            lines = '\n'.join(f'  - {sentence}' for sentence in self.sentences)
+            raise ValueError(f'{len(self.sentences)} things are wrong with the config:\n{lines}')
+
+
+def values(config: ml_collections.ConfigDict, problems: Problems) -> None:
+    """Looks at every key by itself, and at those that limit each other."""
+    given = flat(config)
+    for key in sorted(given.keys() - KEYS.keys()):
+        problems.note(unknown(key))
+    for key, check in KEYS.items():
+        if key not in given:
+            problems.note(f'config.{key} is missing.', key)
+        else:
+            problems.attempt((key,), check, f'config.{key}', given[key])
+    problems.attempt(('audit.m', 'audit.k_plus', 'audit.k_minus'), _guesses, config)
+    looked_at = 'dp.clip_norm', 'dp.noise_multiplier', 'audit.canaries'
+    problems.attempt(looked_at, _clip_norm, config)
+    problems.attempt(('dp.eps', 'dp.noise_multiplier', 'dp.delta'), _target, config)
+    problems.attempt(('audit.attacks', 'audit.canaries'), _no_black_box, config)
+
+
+def flat(config: Mapping[str, Any], prefix: str = '') -> dict[str, Any]:
+    """The values of a config by their dotted keys; the options of the optimizer are one."""
+    found = {}
+    for key, value in config.items():
+        if isinstance(value, _MAPPINGS) and key != 'optimizer_options':
+            found |= flat(value, f'{prefix}{key}.')
+        else:
+            found[f'{prefix}{key}'] = value
+    return found
+
+
+def unknown(key: str) -> str:
+    """A sentence about a key that there is not, with the nearest that there is."""
+    last = {name.rpartition('.')[2]: name for name in KEYS}  # some forget what it is part of
+    near = difflib.get_close_matches(key, KEYS, 1) or [
+        last[one] for one in difflib.get_close_matches(key.rpartition('.')[2], last, 1)
+    ]
+    hint = f'; did you mean config.{near[0]}?' if near else '.'
+    return f'config.{key} is not a key of a config{hint}'
+
+
+def plain(config: ml_collections.ConfigDict) -> dict[str, Any]:
+    """The config as JSON has it."""
+    return json.loads(to_json(json.loads(config.to_json())))
+
+
+def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
+    """The keys of the result in which two plain configs differ, with both values."""
+    one, other = flat(one), flat(other)
+    missing = object()
+    return [
+        f'config.{key} ({_shown(one, key)} there, {_shown(other, key)} here)'
+        for key in sorted(one.keys() | other.keys())
+        if key not in NOT_OF_THE_RESULT and one.get(key, missing) != other.get(key, missing)
+    ]
+
+
+def _shown(config: Mapping[str, Any], key: str) -> str:
+    return repr(config[key]) if key in config else 'nothing'
+
+
+def _guesses(config: ml_collections.ConfigDict) -> None:
+    options = config.audit
+    if (options.k_plus is None) != (options.k_minus is None):
+        raise ValueError(
+            'config.audit.k_plus and config.audit.k_minus must be given together, but '
+            f'{options.k_plus!r} and {options.k_minus!r} were given.'
+        )
+    if options.k_plus is not None:
+        k_plus = inputs.count('config.audit.k_plus', options.k_plus, 0, options.m)
+        most = options.m - k_plus
+        inputs.count('config.audit.k_minus', options.k_minus, 0 if k_plus else 1, most)
+
+
+def _clip_norm(config: ml_collections.ConfigDict) -> None:
+    """c·e_j needs a finite c, and so has noise of deviation σc."""
+    infinite = math.isinf(config.dp.clip_norm)
+    if infinite and (config.audit.canaries == 'dirac' or config.dp.noise_multiplier != 0.0):
+        raise ValueError(
+            'config.dp.clip_norm must be finite where noise is added and for Dirac canaries, '
+            f'but {config.dp.clip_norm!r} was given.'
+        )
+
+
+def _target(config: ml_collections.ConfigDict) -> None:
+    dp = config.dp
+    if dp.noise_multiplier is None and dp.eps is None:
+        raise ValueError('config.dp.eps or config.dp.noise_multiplier must be given.')
+    if dp.noise_multiplier is None and dp.delta == 0.0:
+        raise ValueError(
+            'config.dp.delta must be above 0 where σ is calibrated to config.dp.eps: Gaussian '
+            'noise has no ε at δ = 0. Set config.dp.noise_multiplier instead.'
+        )
+
+
+def _no_black_box(config: ml_collections.ConfigDict) -> None:
+    if config.audit.canaries == 'dirac' and 'black_box' in config.audit.attacks:
+        raise ValueError(
+            'config.audit.canaries must be examples for the black-box attack of '
+            'config.audit.attacks, but are Dirac.'
+        )

@@ -1,0 +1,175 @@
+"""ε from the command line: python -m oneshot.bounds --help."""
+
+import argparse
+import dataclasses
+import pathlib
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from oneshot import inputs
+from oneshot.claims.claim import DPSGD
+from oneshot.json_text import to_json
+from oneshot.plan.score_law import Scoring
+from oneshot.results import guess
+from oneshot.results.methods import METHODS, audit_tally
+from oneshot.results.result import ASSUMPTIONS, AuditResult
+from oneshot.results.tally import Tally
+from oneshot.scores.front_door import audit_scores, pool
+from oneshot.scores.ids import join
+from oneshot.scores.tables import column, read
+
+_EXAMPLES = """examples:
+  python -m oneshot.bounds --m=1000 --r=100 --v=75 --delta=1e-4
+  python -m oneshot.bounds --m=1000 --r=100 --v=75 --delta=1e-4 --eps=0.5 --json
+  python -m oneshot.bounds --scores=scores.npz --coins=coins.npz --delta=1e-5
+  python -m oneshot.bounds --scores=scores.npz --coins=coins.npz --delta=1e-5 --method=fdp \\
+      --noise-multiplier=1.286 --sampling-prob=0.1 --steps=300 --score=dot
+
+An .npz has arrays `scores`, `included` and `ids`; a CSV has a header and columns `score`,
+`included` and `id`. Ids are needed where the coins are in a file of their own. Coins are 0 and 1,
+or -1 and +1. Several files are several runs with fresh coins, and are audited as one. With the
+DP-SGD that gave the scores, guesses are planned for it, and else taken from m alone. The exit
+status is 0 whatever the verdict, and 2 on bad input."""
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Prints ε_LB, the p-value of a claim and the assumption; returns the exit status."""
+    parser = _parser()
+    flags = parser.parse_args(argv)
+    try:
+        result = _audit(flags)
+    except (ValueError, OSError) as error:
+        print(f'{parser.prog}: {error}', file=sys.stderr)
+        return 2
+    print(to_json(result.as_dict()) if flags.json else _text(result))
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog='python -m oneshot.bounds',
+        description='A lower bound on ε from the number of right guesses, or from scores.',
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    counts = parser.add_argument_group('from counts')
+    counts.add_argument('--m', type=float, help='the number of canaries')
+    counts.add_argument('--r', type=float, help='the number of guesses')
+    counts.add_argument('--v', type=float, help='the number of right guesses')
+    files = parser.add_argument_group('from scores')
+    files.add_argument('--scores', type=pathlib.Path, nargs='+', help='.npz or .csv, one a run')
+    files.add_argument('--coins', type=pathlib.Path, nargs='+', help='the coins, if apart')
+    files.add_argument('--k-plus', type=float, help='the number of guesses "included"')
+    files.add_argument('--k-minus', type=float, help='the number of guesses "excluded"')
+    files.add_argument('--threshold', type=float, help='guess "included" above it')
+    files.add_argument(
+        '--guesses', help='planned, preset, split, grid or best_of_all; default planned'
+    )
+    known = parser.add_argument_group('the DP-SGD that gave the scores, if it is known')
+    known.add_argument('--noise-multiplier', '--sigma', type=float, help='σ')
+    known.add_argument('--sampling-prob', '--q', type=float, default=1.0, help='q; default 1')
+    known.add_argument('--steps', type=float, default=1, help='default 1')
+    known.add_argument('--score', default='dot', help='dot or llr; default dot')
+    known.add_argument(
+        '--scale', type=float, default=1.0, help='what c² is in the scores; default 1'
+    )
+    parser.add_argument('--delta', type=float, required=True, help='δ in [0, 1]')
+    parser.add_argument('--eps', type=float, help='a claimed ε, for the p-value of the claim')
+    parser.add_argument('--confidence', type=float, default=0.95, help='default 0.95')
+    parser.add_argument(
+        '--method', default='one_run', help=f'{", ".join(METHODS)}; default one_run'
+    )
+    parser.add_argument('--json', action='store_true', help='print JSON')
+    return parser
+
+
+def _audit(flags: argparse.Namespace) -> AuditResult:
+    options = {
+        'delta': flags.delta,
+        'confidence': flags.confidence,
+        'method': flags.method,
+        'eps_claimed': flags.eps,
+    }
+    given = [name for name in ('m', 'r', 'v') if getattr(flags, name) is not None]
+    if flags.scores is None:
+        apart = flags.coins, flags.k_plus, flags.k_minus, flags.threshold, flags.guesses
+        if len(given) < 3 or any(one is not None for one in apart):
+            raise ValueError(
+                'Either --m, --r and --v must be given, or --scores with what belongs to it.'
+            )
+        counts = Tally.of_counts(flags.m, flags.r, flags.v)
+        return audit_tally(dataclasses.replace(counts, claim=_claim(flags)), **options)
+    if given:
+        raise ValueError(f'--scores takes no counts, but --{" and --".join(given)} was given.')
+    rule = _rule(flags)
+    runs = list(_runs(flags))
+    scores, included = runs[0] if len(runs) == 1 else pool(runs)
+    return audit_scores(scores, included, guesses=rule, mechanism=_scoring(flags), **options)
+
+
+def _claim(flags: argparse.Namespace) -> DPSGD | None:
+    if flags.noise_multiplier is None:
+        return None
+    steps = inputs.count('--steps', flags.steps, 1, 10**7)
+    return DPSGD(flags.noise_multiplier, flags.sampling_prob, steps)
+
+
+def _scoring(flags: argparse.Namespace) -> Scoring | None:
+    claim = _claim(flags)
+    return None if claim is None else Scoring(claim, flags.score, scale=flags.scale)
+
+
+def _rule(flags: argparse.Namespace) -> Any:
+    if (flags.k_plus is None) != (flags.k_minus is None):
+        raise ValueError('--k-plus and --k-minus must be given together or not at all.')
+    ways = {
+        '--k-plus': None if flags.k_plus is None else (flags.k_plus, flags.k_minus),
+        '--threshold': None if flags.threshold is None else guess.Threshold(flags.threshold),
+        '--guesses': flags.guesses,
+    }
+    given = {name: rule for name, rule in ways.items() if rule is not None}
+    if len(given) > 1:
+        raise ValueError(f'Guesses are chosen in one way, but {" and ".join(given)} were given.')
+    return next(iter(given.values()), 'planned')
+
+
+def _runs(flags: argparse.Namespace) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Scores and coins of each run, joined by id where they are in files of their own."""
+    apart = [None] * len(flags.scores) if flags.coins is None else flags.coins
+    if len(apart) != len(flags.scores):
+        raise ValueError(
+            f'--coins must be as many files as --scores, but {len(apart)} and '
+            f'{len(flags.scores)} were given.'
+        )
+    for path, coins_path in zip(flags.scores, apart, strict=True):
+        table = read(path)
+        scores = column(table, 'scores', path)
+        if coins_path is None:
+            yield scores, column(table, 'included', path)
+        else:
+            coins = read(coins_path)
+            ids = column(table, 'ids', path), column(coins, 'ids', coins_path)
+            yield scores, join(scores, column(coins, 'included', coins_path), *ids)
+
+
+def _text(result: AuditResult) -> str:
+    method = METHODS[result.method]
+    lines = [
+        ('eps_lb', f'{result.eps_lb:.6g} {result.sure}'),
+        ('delta', f'{result.delta:g}'),
+        ('assumes', f'{ASSUMPTIONS[result.assumptions]}; {method.condition}'),
+        ('method', f'{result.method}, by {method.theorem}'),
+        ('guesses', f'{result.correct:.6g} right of {result.guesses}, m = {result.m}'),
+    ]
+    if result.eps_claimed is not None:
+        rejected = 'rejected' if result.violated else 'not rejected'
+        claim = f'{result.p_value:.4g} of the claim eps = {result.eps_claimed:g}: {rejected}'
+        lines.insert(1, ('p-value', claim))
+    return '\n'.join(f'{name:<9}{text}' for name, text in lines)
+
+
+if __name__ == '__main__':
+    sys.exit(main())

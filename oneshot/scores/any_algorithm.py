@@ -1,0 +1,177 @@
+"""Algorithm generic-audit: any algorithm with canaries in or out, audited in one run.
+
+For algorithms that are not DP-SGD: `train` is any function of who is in, `score` any
+function of what it returned and one canary. For DP-SGD in JAX, `oneshot.run` does all
+of it in the pass of training.
+"""
+
+import contextlib
+import functools
+import math
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from oneshot import inputs
+from oneshot.results.result import AuditResult
+from oneshot.scores.front_door import Rule, audit_scores
+from oneshot.scores.mechanisms import Sample
+
+Train = Callable[[np.ndarray], Any]  # from who is in to a model
+Score = Callable[[Any, Any], float]  # of a model and a canary
+
+
+def sample(
+    train: Train,
+    score: Score,
+    canaries: Sequence[Any],
+    *,
+    rng: np.random.Generator,
+    progress: bool = False,
+) -> Sample:
+    """One run of Algorithm generic-audit up to the scores: flip, train once, score everyone.
+
+    Args:
+        train: takes m bools, who is in, and returns the model, of any type. It is called
+            once, with a copy of the coins.
+        score: takes the model and one canary and returns one finite number, the higher the
+            more likely included. It is called for each canary, in or out, in their order,
+            and is not told which.
+        canaries: m examples, by position: a list, a tuple, an array of rows.
+        rng: flips the coins, before anything else is drawn from it. `train` may draw from
+            it as well, but not from another generator of the same seed, whose noise would
+            know the coins.
+        progress: whether to show on stderr how far it is.
+
+    Returns:
+        The scores and the coins, for `oneshot.audit_scores`.
+    """
+    m = _number_of(canaries)
+    for name, function in (('train', train), ('score', score)):
+        if not callable(function):
+            raise ValueError(f'{name} must be a function, but {_short(function)} was given.')
+    if not isinstance(rng, np.random.Generator):
+        raise ValueError(f'rng must be a np.random.Generator, but {_short(rng)} was given.')
+    training, counted = _display() if progress else (contextlib.nullcontext(), iter)
+    included = rng.random(m) < 0.5
+    with training:
+        model = train(included.copy())
+    scores = [_finite(score(model, canaries[i]), i) for i in counted(range(m))]
+    return Sample(np.array(scores), included)
+
+
+def audit_algorithm(
+    train: Train,
+    score: Score,
+    canaries: Sequence[Any],
+    *,
+    rng: np.random.Generator,
+    delta: float,
+    confidence: float = 0.95,
+    method: str = 'one_run',
+    guesses: Rule = 'preset',
+    eps_claimed: float | None = None,
+    progress: bool = False,
+) -> AuditResult:
+    """Lower bound on ε of any algorithm, from one run of it (Algorithm generic-audit).
+
+    Guarantee: if adding or removing one canary is (ε, δ)-DP in the model that `train`
+    returns, and what the method assumes beyond that holds, then `eps_lb` ≤ ε with
+    probability at least `confidence`, unless the result's `kind` says that it is no bound.
+
+    What is bounded is the ε of the function from coins to all that `score` can see. It is
+    that of the algorithm if
+
+    - `train` uses the coins for nothing but who is in: it trains on the data and the included
+      canaries as it would on any data set, and does not look at those that are out.
+    - `score` sees the coins through the model alone. What else `train` leaves for it, in a
+      global, a file or a changed canary, counts as released, and the bound may be above the
+      ε of the model.
+    - the coins are independent of all else: of the canaries, of the noise of `train`, and of
+      `method` and `guesses`, which are chosen before any coin is seen. Canaries may be alike
+      or depend on each other.
+    - every run counts. The best of several has no guarantee; all of them do (`oneshot.pool`).
+
+    A weak score or weak canaries make the bound small, never wrong.
+
+    Args:
+        train: from m bools, who is in, to a model; see `sample`.
+        score: from the model and one canary to a number, the higher the more likely in.
+        canaries: m examples, by position.
+        rng: flips the coins; see `sample`.
+        delta: the δ of the (ε, δ)-DP that is audited.
+        confidence: 1 − the probability that the bound may be wrong.
+        method: any of `oneshot.audit_scores` that needs no mechanism. With 'replacement', a
+            canary is a pair, and the coin says which of the two is in.
+        guesses: how they are chosen, as in `oneshot.audit_scores`.
+        eps_claimed: a claimed ε, to get the p-value of the claim. To reject it with 95 %
+            confidence takes more than 3·e^ε guesses, even if all of them are right.
+        progress: whether to show on stderr how far it is.
+
+    Returns:
+        An `AuditResult`. For more, such as a known mechanism, call `sample` and then
+        `oneshot.audit_scores`.
+
+    Raises:
+        ValueError: an option is wrong, before `train` is called, or a score is no number.
+    """
+    options = {
+        'delta': delta,
+        'confidence': confidence,
+        'method': method,
+        'guesses': guesses,
+        'eps_claimed': eps_claimed,
+    }
+    _rehearse(_number_of(canaries), options)
+    return audit_scores(*sample(train, score, canaries, rng=rng, progress=progress), **options)
+
+
+def _rehearse(m: int, options: dict[str, Any]) -> None:
+    """The audit of scores that say nothing: what is wrong with the options, it says now."""
+    with warnings.catch_warnings():
+        warnings.simplefilter('ignore')  # there will be the same ones on the real scores
+        audit_scores(np.arange(m) // 2, np.arange(m) % 2, **options)
+
+
+def _number_of(canaries: object) -> int:
+    """m, if the canaries can be had by position."""
+    try:
+        m = len(canaries)
+    except TypeError:  # a generator, or a matrix that will not say
+        m = 0
+    if m == 0 or not hasattr(canaries, '__getitem__') or isinstance(canaries, Mapping):
+        raise ValueError(
+            f'canaries must be a sequence of at least one, but {_short(canaries)} was given.'
+        )
+    return inputs.count('m, the number of canaries,', m, 1)
+
+
+def _finite(value: Any, i: int) -> float:
+    """The score of canary i as a float, from a scalar of any library."""
+    try:
+        number = math.nan if np.ndim(value) or isinstance(value, (str, bytes)) else float(value)
+    except (TypeError, ValueError, OverflowError):  # not a number, or too large a one
+        number = math.nan
+    if not math.isfinite(number):
+        raise ValueError(
+            f'score must be one finite number for each canary, but {_short(value)} was given '
+            f'for canary {i}.'
+        )
+    return number
+
+
+def _short(value: object) -> str:
+    text = ' '.join(repr(value).split())
+    return text if len(text) <= 80 else text[:77] + '...'
+
+
+def _display() -> tuple[contextlib.AbstractContextManager, Callable[[Iterable], Iterable]]:
+    """What shows that it trains, and how many are scored."""
+    from rich.console import Console
+    from rich.progress import track
+
+    console = Console(stderr=True)
+    bar = functools.partial(track, description='scoring', console=console)
+    return console.status('training'), bar

@@ -1,0 +1,324 @@
+"""The front door for scores: from scores and coins to a lower bound on ε."""
+
+import dataclasses
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from oneshot import inputs
+from oneshot.bounds import binomial
+from oneshot.claims.claim import DPSGD
+from oneshot.plan.expected import METHODS as PLANNED
+from oneshot.plan.expected import Audit
+from oneshot.plan.score_law import Scoring
+from oneshot.plan.search import best
+from oneshot.results import guess
+from oneshot.results.methods import METHODS, audit_tally, check_given
+from oneshot.results.result import AuditResult
+from oneshot.results.tally import Cells, Tally
+from oneshot.scores.ids import join
+
+Rule = (
+    str | tuple[int, int] | guess.Threshold | guess.Beyond | guess.Ranked | guess.Split | guess.Grid
+)
+_WORDS = ('planned', 'preset', 'split', 'grid', 'best_of_all')
+
+
+def audit_guesses(guesses: ArrayLike, included: ArrayLike, **options: Any) -> AuditResult:
+    """Lower bound on ε from guesses T and coins S that belong together by position.
+
+    Args:
+        guesses: T in [−1, +1]^m: the sign is the guess, 0 abstains, the size is
+            the weight of the guess.
+        included: the coins, as bools, as 0 and 1, or as −1 and +1.
+        **options: delta, confidence, method, mechanism and eps_claimed as in `audit_scores`.
+
+    Returns:
+        An `AuditResult`.
+    """
+    guesses = inputs.vector('guesses', guesses)
+    if np.abs(guesses).max() > 1.0:
+        worst = float(guesses[np.argmax(np.abs(guesses))])
+        raise ValueError(f'guesses must lie in [-1, +1], but one of {worst!r} was given.')
+    return _audit(guesses, _signs(included, 'guesses', guesses.size), by_threshold=True, **options)
+
+
+def _audit(
+    guesses: np.ndarray,
+    signs: np.ndarray,
+    *,
+    by_threshold: bool = False,
+    samples: tuple[np.ndarray, np.ndarray] | None = None,
+    mechanism: DPSGD | Scoring | None = None,
+    **options: Any,
+) -> AuditResult:
+    """`audit_guesses` for checked guesses and coins in −1 and +1."""
+    weights = np.abs(guesses)
+    correct = float(np.sum(np.maximum(0.0, guesses * signs)))
+    ternary = bool(np.isin(weights, (0.0, 1.0)).all())
+    cells = None
+    if by_threshold and ternary and weights.all():
+        inside, positive = signs > 0, guesses > 0
+        counts = inside, inside & positive, ~inside, ~inside & positive
+        cells = Cells(*(int(np.sum(one)) for one in counts))
+    tally = Tally(
+        m=guesses.size,
+        r=int(np.count_nonzero(guesses)),
+        v=int(correct) if ternary else correct,
+        weights=None if ternary else weights,
+        k_plus=int(np.sum(guesses > 0)),
+        k_minus=int(np.sum(guesses < 0)),
+        cells=cells,
+        samples=samples,
+        claim=_claim(mechanism),
+    )
+    return audit_tally(tally, **options)
+
+
+def audit_scores(
+    scores: ArrayLike,
+    included: ArrayLike,
+    *,
+    delta: float,
+    confidence: float = 0.95,
+    method: str = 'one_run',
+    guesses: Rule = 'planned',
+    mechanism: DPSGD | Scoring | None = None,
+    ids: ArrayLike | None = None,
+    included_ids: ArrayLike | None = None,
+    eps_claimed: float | None = None,
+) -> AuditResult:
+    """Lower bound on ε from the scores of m canaries and the coins that included them.
+
+    Guarantee: if each canary was included by a fair coin of its own, the algorithm that
+    gave the scores is (ε, δ)-DP, and what the method assumes beyond that holds, then
+    `eps_lb` ≤ ε with probability at least `confidence`, unless the result's `kind` says
+    that it is no bound. The guesses are made from the scores alone; `guesses` and `method`
+    have to be chosen before the coins are seen.
+
+    Args:
+        scores: m numbers, the higher the more likely included.
+        included: the m coins, as bools, as 0 and 1, or as −1 and +1.
+        delta: the δ of the (ε, δ)-DP that is audited.
+        confidence: 1 − the probability that the bound may be wrong.
+        method: any of `oneshot.results.METHODS`: 'one_run' (Corollary ternary),
+            'adaptive' (Corollary adap_T), 'weighted' (Theorem main), 'hoeffding'
+            (Corollary hoeffding), 'fdp' (for algorithms with the trade-off curve of a
+            Gaussian, whose ε it bounds), 'fdp_dpsgd' (for that of DP-SGD),
+            'clopper_pearson' and 'cp_gdp' (for scores that are independent given the
+            coins), 'gaussian_pair' (an estimate), or 'replacement' for pairs of which one
+            was in (Appendix A): a score is then for a pair, the higher the more likely its
+            first is in.
+        guesses: how they are chosen.
+            (k_plus, k_minus): so many of the largest scores are guessed "included" and of
+            the smallest "excluded".
+            'planned': what `oneshot.plan` expects most of for the mechanism, if that is
+            given, and else as 'preset'.
+            'preset': both numbers from m alone (`oneshot.guess.preset`).
+            'split' or a `guess.Split`, 'grid' or a `guess.Grid`, a `guess.Threshold`, a
+            `guess.Beyond`, a `guess.Ranked`: see there.
+            'best_of_all': the best of many numbers of guesses, as the paper has it. It has
+            no guarantee.
+        mechanism: the DP-SGD that is claimed to have given the scores, if it is known, or a
+            `oneshot.plan.Scoring` of it; by itself it is scored by `dot`, in units of c.
+        ids: a name for each score. With it, scores and coins are joined by name.
+        included_ids: a name for each coin, in any order.
+        eps_claimed: a claimed ε, to get the p-value of the claim.
+
+    Returns:
+        An `AuditResult`.
+    """
+    scores = inputs.vector('scores', scores)
+    if ids is not None or included_ids is not None:
+        included = join(scores, included, ids, included_ids)
+    signs = _signs(included, 'scores', scores.size)
+    inputs.choice('method', method, list(METHODS))
+    options = {
+        'delta': inputs.delta(delta),
+        'confidence': inputs.confidence(confidence),
+        'method': method,
+        'mechanism': mechanism,
+        'eps_claimed': eps_claimed,
+    }
+    name, rule = _rule(guesses, scores.size, options)
+    if METHODS[method].takes == 'samples':  # it makes no guesses
+        none = np.zeros(scores.size, np.int8)
+        samples = scores[signs > 0], scores[signs < 0]
+        return _audit(none, signs, samples=samples, **options)
+    if name == 'best_of_all':
+        result = _best_of_all(scores, signs, options)
+    elif isinstance(rule, guess.Grid):
+        result = _grid(rule, scores, signs, options)
+    elif isinstance(rule, guess.Split):
+        result = _split(rule, scores, signs, options)
+    elif isinstance(rule, tuple):
+        result = _audit(guess.top_k(scores, *rule), signs, **options)
+    else:
+        by_threshold = isinstance(rule, guess.Threshold)
+        if isinstance(rule, guess.Beyond):
+            _only_adaptive(method, rule)
+        result = _audit(rule.guesses(scores), signs, by_threshold=by_threshold, **options)
+    return dataclasses.replace(result, rule=name)
+
+
+def pool(runs: Sequence[tuple[ArrayLike, ArrayLike]]) -> tuple[np.ndarray, np.ndarray]:
+    """The scores and the coins of several runs as those of one.
+
+    R runs with fresh coins are one algorithm on R·m coins: if every run is (ε, δ)-DP, so
+    are all of them together for each coin, because a coin is used in one run only. The
+    same holds of trade-off curves. Canaries may be the same in every run; the scores have
+    to be on one scale, and the number of runs fixed before they are seen.
+
+    Args:
+        runs: scores and coins of each.
+
+    Returns:
+        Scores and coins, as bools, for `audit_scores`.
+    """
+    if not runs:
+        raise ValueError('pool needs one run or more, but none was given.')
+    pairs = []
+    for scores, included in runs:
+        scores = inputs.vector('scores', scores)
+        pairs.append((scores, _signs(included, 'scores', scores.size) > 0))
+    seen: dict[bytes, int] = {}
+    for number, (_, coins) in enumerate(pairs):
+        first = seen.setdefault(np.packbits(coins).tobytes(), number)
+        if first != number and coins.size >= 40:  # by chance, once in 2^40
+            raise ValueError(
+                f'Every run must have fresh coins, but runs {first} and {number} have the same.'
+            )
+    return np.concatenate([one for one, _ in pairs]), np.concatenate([two for _, two in pairs])
+
+
+def _rule(guesses: Any, m: int, options: dict[str, Any]) -> tuple[str, Any]:
+    """The rule by name, and as what it comes to for m canaries."""
+    if isinstance(guesses, str) and guesses in _WORDS:
+        if guesses == 'planned':
+            return _planned(m, options)
+        known = {'split': guess.Split(), 'grid': guess.Grid.preset(m), 'preset': guess.preset(m)}
+        return guesses, known.get(guesses)
+    if isinstance(guesses, (tuple, list)) and len(guesses) == 2:
+        return 'fixed', tuple(guesses)
+    rules = guess.Threshold, guess.Beyond, guess.Ranked, guess.Split, guess.Grid
+    if isinstance(guesses, rules):
+        return type(guesses).__name__.lower(), guesses
+    raise ValueError(
+        f'guesses must be (k_plus, k_minus), one of {", ".join(_WORDS)}, or a rule of '
+        f'oneshot.guess, but {guesses!r} was given.'
+    )
+
+
+def _planned(m: int, options: dict[str, Any]) -> tuple[str, Any]:
+    """The best rule for the method, before any score is seen."""
+    mechanism = options['mechanism']
+    if mechanism is None or m < 2 or options['method'] not in PLANNED:
+        return 'preset', guess.preset(m)
+    scoring = Scoring(mechanism) if isinstance(mechanism, DPSGD) else mechanism
+    unit = dataclasses.replace(scoring, scale=1.0)  # plans for other scales are the same
+    audit = Audit(unit, m, options['delta'], options['confidence'], options['method'])
+    rule = best(audit).rule
+    if isinstance(rule, guess.Threshold):
+        rule = guess.Threshold(scoring.scale * rule.value)
+    return 'planned', rule
+
+
+def _claim(mechanism: DPSGD | Scoring | None) -> DPSGD | None:
+    return mechanism.claim if isinstance(mechanism, Scoring) else mechanism
+
+
+def _only_adaptive(method: str, rule: Any) -> None:
+    if method != 'adaptive':
+        raise ValueError(
+            f'{type(rule).__name__} makes a random number of guesses, which only method '
+            f"'adaptive' takes, but {method!r} was given."
+        )
+
+
+def _grid(
+    rule: guess.Grid, scores: np.ndarray, signs: np.ndarray, options: dict[str, Any]
+) -> AuditResult:
+    """The best of a grid at a confidence that holds for all of it together (Bonferroni)."""
+    number = len(rule.pairs)
+    shared = options | {'confidence': 1.0 - (1.0 - options['confidence']) / number}
+    results = [_audit(guess.top_k(scores, *pair), signs, **shared) for pair in rule.pairs]
+    result = max(results, key=lambda one: one.eps_lb)
+    p_value = None
+    if result.p_value is not None:
+        p_value = min(1.0, number * min(one.p_value for one in results))
+    return dataclasses.replace(result, confidence=options['confidence'], p_value=p_value)
+
+
+def _split(
+    rule: guess.Split, scores: np.ndarray, signs: np.ndarray, options: dict[str, Any]
+) -> AuditResult:
+    """Thresholds by the best bound on one part, a bound on the other.
+
+    Given the coins of the first part, the second is audited like any other set of
+    canaries: the thresholds are a function of scores and of coins that are not audited.
+    """
+    _only_adaptive(options['method'], rule)
+    first, rest = rule.parts(scores.size)
+    k_plus, k_minus = _best_numbers(scores[first], signs[first], options)
+    ranked = np.sort(scores[first])
+    low = np.nextafter(ranked[k_minus - 1], np.inf) if k_minus else -np.inf
+    high = max(low, np.nextafter(ranked[first.size - k_plus], -np.inf))
+    outside = guess.Beyond(float(low), float(high))
+    return _audit(outside.guesses(scores[rest]), signs[rest], **options)
+
+
+def _best_of_all(scores: np.ndarray, signs: np.ndarray, options: dict[str, Any]) -> AuditResult:
+    pair = _best_numbers(scores, signs, options)
+    warnings.warn(
+        'The best of all numbers of guesses has no guarantee: the confidence is not kept, '
+        'because the number was chosen by its success.',
+        stacklevel=3,
+    )
+    result = _audit(guess.top_k(scores, *pair), signs, **options)
+    return dataclasses.replace(result, kind='no guarantee')
+
+
+def _best_numbers(
+    scores: np.ndarray, signs: np.ndarray, options: dict[str, Any]
+) -> tuple[int, int]:
+    """The numbers of guesses with the largest bound, by a look at the coins."""
+    method, m = METHODS[options['method']], scores.size
+    if method.takes not in ('counts', 'weights', 'claim'):
+        raise ValueError(
+            f'There are no numbers of guesses to choose from by method {options["method"]!r}.'
+        )
+    check_given(options['method'], Tally(m=m, r=0, v=0, claim=_claim(options['mechanism'])))
+    ranked = signs[guess.order(scores)] > 0
+    right_in = np.concatenate([[0], np.cumsum(ranked[::-1])])
+    right_out = np.concatenate([[0], np.cumsum(~ranked)])
+    found = {}
+    for k_plus, k_minus in guess.many(m):
+        right = int(right_in[k_plus] + right_out[k_minus])
+        tally = Tally(m=m, r=k_plus + k_minus, v=right, claim=_claim(options['mechanism']))
+        bound = method.eps_lower_bound(tally, options['delta'], options['confidence'])
+        found[k_plus, k_minus] = bound
+    return max(found, key=found.get)
+
+
+def _signs(included: ArrayLike, what: str, size: int) -> np.ndarray:
+    """The coins as −1 and +1, after checks."""
+    coins = inputs.vector('included', included)
+    if coins.size != size:
+        raise ValueError(
+            f'{what} and included must be of equal length, but {size} and {coins.size} were given.'
+        )
+    if not (np.isin(coins, (0.0, 1.0)).all() or np.isin(coins, (-1.0, 1.0)).all()):
+        odd = coins[~np.isin(coins, (-1.0, 0.0, 1.0))]
+        given = f'{float(odd[0])!r}' if odd.size else 'a mix of -1, 0 and +1'
+        raise ValueError(f'included must be bools, 0 and 1, or -1 and +1, but {given} was given.')
+    inside = int(np.sum(coins > 0))
+    if binomial.survival(max(inside, size - inside), size, 0.0) < 1e-12:
+        warnings.warn(
+            f'{inside} of {size} canaries are included, which fair coins do not give: every bound '
+            'here assumes that each canary was included by a fair coin of its own.',
+            stacklevel=3,
+        )
+    return np.where(coins > 0, 1, -1)

@@ -1,8 +1,0 @@
-import jax
-import pytest
-
-
-@pytest.fixture(autouse=True, scope='session')
-def _eight_devices():
-    """These tests are run by `tests/test_mesh.py`, which starts a process with 8 devices."""
-    assert jax.device_count() == 8, 'JAX_NUM_CPU_DEVICES=8 pytest tests/devices'

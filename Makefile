@@ -1,6 +1,7 @@
 # make audit   sets up and runs the default audit
 # make test    sets up and runs the tests
-# make lint    checks format and style
+# make lint    checks format, style, and which room imports which
+# make docs    builds the documentation, in site/
 # make bench   measures speed, ours and that of others, and rewrites the results
 # make experiments   runs the slow proofs anew and rewrites their results
 # make figures   draws every figure of the paper and ours, and measures what is not there yet
@@ -10,7 +11,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 SETUP := setup.cfg pyproject.toml constraints.txt
 
-.PHONY: audit test lint bench experiments figures clean
+.PHONY: audit test lint docs bench experiments figures clean
 
 audit: $(VENV)/.audit
 	$(BIN)/python -m oneshot.main --config=configs/digits_wb.py --workdir=runs/digits_wb
@@ -21,6 +22,10 @@ test: $(VENV)/.test
 lint: $(VENV)/.test
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	$(BIN)/lint-imports
+
+docs: $(VENV)/.docs
+	$(BIN)/mkdocs build --strict --quiet
 
 # One after the other, with nothing else running.
 bench: $(VENV)/.bench
@@ -50,12 +55,13 @@ figures: $(VENV)/.audit
 	$(BIN)/python -m experiments.figures
 
 # A stamp for each set of extras: nothing is installed twice.
-$(VENV)/.audit: EXTRAS :=
-$(VENV)/.test: EXTRAS := [test,colab]
-$(VENV)/.bench: EXTRAS := [test,bench]
+$(VENV)/.audit: EXTRAS := run
+$(VENV)/.test: EXTRAS := test
+$(VENV)/.docs: EXTRAS := docs
+$(VENV)/.bench: EXTRAS := bench
 
-$(VENV)/.audit $(VENV)/.test $(VENV)/.bench: $(VENV)/bin/python $(SETUP)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.$(EXTRAS)'
+$(VENV)/.audit $(VENV)/.test $(VENV)/.docs $(VENV)/.bench: $(VENV)/bin/python $(SETUP)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[$(EXTRAS)]'
 	touch $@
 
 $(VENV)/bin/python:
@@ -64,4 +70,4 @@ $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
 clean:
-	rm -rf $(VENV) *.egg-info
+	rm -rf $(VENV) site *.egg-info

@@ -1,5 +1,6 @@
 """One sentence for each bad input: what was given, and what would be right."""
 
+import importlib.util
 import math
 import numbers
 from collections.abc import Callable, Sequence
@@ -118,3 +119,10 @@ def weights(value: object, v: object, *, bounded: bool) -> tuple[np.ndarray, flo
 def one_line(error: BaseException) -> str:
     """The beginning of what an error says, for a sentence."""
     return str(error).strip().partition('\n')[0][:200] or type(error).__name__
+
+
+def require(extra: str, *modules: str) -> None:
+    """Raises an ImportError that names the extra to install, where a library is missing."""
+    for name in modules:
+        if importlib.util.find_spec(name) is None:
+            raise ImportError(f"oneshot needs {name} for this: pip install 'oneshot[{extra}]'.")

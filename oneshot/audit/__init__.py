@@ -8,6 +8,10 @@ audited = audit.update(audited, params, new_params, gradient)  # after the step
 result = audit.result(audited, params, delta=1e-5)
 """
 
+from oneshot.inputs import require
+
+require('jax', 'jax', 'optax')
+
 from oneshot.audit import canaries
 from oneshot.audit.attacks import black_box, score_names, white_box
 from oneshot.audit.loop import flip, insert, result, scores, start, update

@@ -9,6 +9,10 @@ It joins an audit in one run with exact checks of what the scores of canaries ca
 what one example can move, the noise in every leaf and its independence, the draws.
 """
 
+from oneshot.inputs import require
+
+require('jax', 'jax', 'optax')
+
 from oneshot.check.doctor import RATE, Report, examine
 from oneshot.check.finding import Finding
 from oneshot.check.step import Example, Model, Step, small_model

@@ -4,6 +4,10 @@
 to have the gradients of single examples, and `sharding` and `layout` the same on many devices.
 """
 
+from oneshot.inputs import require
+
+require('jax', 'jax', 'optax')
+
 from oneshot.dpsgd.clipping import Clipping, Stats, choose, clipped_grad_sum
 from oneshot.dpsgd.gradients.cpu_conv import conv_general_dilated
 from oneshot.dpsgd.layout import Layout

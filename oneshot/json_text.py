@@ -1,4 +1,4 @@
-"""JSON, with infinities as words."""
+"""Numbers as text: ∞ for people, and words for infinities in JSON, which knows none."""
 
 import json
 import math
@@ -6,13 +6,18 @@ from typing import Any
 
 
 def to_json(content: Any, indent: int | None = 2) -> str:
-    """JSON with infinities as strings, which JSON itself does not know."""
+    """JSON in which numbers that are not finite are strings: "inf", "-inf", "nan"."""
 
     def plain(value: Any) -> Any:
         if isinstance(value, dict):
-            return {key: plain(one) for key, one in value.items()}
+            return {key: plain(item) for key, item in value.items()}
         if isinstance(value, (list, tuple)):
-            return [plain(one) for one in value]
+            return [plain(item) for item in value]
         return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
     return json.dumps(plain(content), indent=indent, ensure_ascii=False, allow_nan=False)
+
+
+def number_text(value: float, form: str = '.4g') -> str:
+    """A number as people read it, with ∞ in the place of `inf`."""
+    return f'{value:{form}}'.replace('inf', '∞')

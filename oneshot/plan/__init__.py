@@ -2,21 +2,32 @@
 
 `score_law` has the distribution of the scores, `expected` the mean of ε_LB, `search` the best
 guesses, and `detection` the violations that are noticed.
+
+>>> import oneshot
+>>> from oneshot.plan import AuditSetting, Scoring, detectable_violation, plan_guesses
+>>> scoring = Scoring(oneshot.DPSGD(noise_multiplier=1.0), weighing='dot')
+>>> audit = AuditSetting(scoring, m=1000, delta=1e-5, method='fdp')
+>>> plan = plan_guesses(audit)
+>>> plan.rule, round(plan.eps_lb, 2)
+((1, 1), 0)
+>>> violation = detectable_violation(audit, eps=4.38)
+>>> round(violation.noise_multiplier, 2)
+0
 """
 
-from oneshot.plan.detection import Violation, detectable
-from oneshot.plan.expected import Audit, expected_eps_lb
+from oneshot.plan.detection import Violation, detectable_violation
+from oneshot.plan.expected import AuditSetting, expected_eps_lb
 from oneshot.plan.score_law import Scoring
-from oneshot.plan.search import Plan, best, canaries_needed, plan_audit
+from oneshot.plan.search import Plan, canaries_needed, plan_audit, plan_guesses
 
 __all__ = [
-    'Audit',
+    'AuditSetting',
     'Plan',
     'Scoring',
     'Violation',
-    'best',
     'canaries_needed',
-    'detectable',
+    'detectable_violation',
     'expected_eps_lb',
     'plan_audit',
+    'plan_guesses',
 ]

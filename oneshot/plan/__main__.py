@@ -21,10 +21,10 @@ from rich.table import Table
 from oneshot import inputs
 from oneshot.claims import accounting
 from oneshot.claims.claim import DPSGD
-from oneshot.plan.detection import POWER, Violation, detectable
-from oneshot.plan.expected import COUNTING, METHODS, MOST_CANARIES, Audit, Rule
+from oneshot.plan.detection import POWER, Violation, detectable_violation
+from oneshot.plan.expected import COUNT_METHODS, MOST_CANARIES, PLANNED_METHODS, AuditSetting, Rule
 from oneshot.plan.score_law import WEIGHINGS, Scoring
-from oneshot.plan.search import best, canaries_needed, numbers
+from oneshot.plan.search import canaries_needed, candidate_counts, plan_guesses
 from oneshot.results import guess, methods, result
 
 _EXAMPLES = """examples:
@@ -76,7 +76,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument('--steps', type=float, default=1, help='default 1')
     parser.add_argument('--confidence', type=float, default=0.95, help='default 0.95')
     parser.add_argument('--score', default='llr', help=f'{", ".join(WEIGHINGS)}; default llr')
-    parser.add_argument('--method', default='one_run', help=f'{", ".join(METHODS)}')
+    parser.add_argument('--method', default='one_run', help=f'{", ".join(PLANNED_METHODS)}')
     parser.add_argument('--interference', type=float, default=0.0, help='default 0; see below')
     parser.add_argument('--see', type=float, help='an ε_LB: how many canaries does it take?')
     parser.add_argument('--plot', type=pathlib.Path, help='a .png to draw')
@@ -84,7 +84,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _audit(flags: argparse.Namespace) -> tuple[Audit, float]:
+def _audit(flags: argparse.Namespace) -> tuple[AuditSetting, float]:
     """The audit, and the ε that is claimed."""
     inputs.choice('--score', flags.score, WEIGHINGS)
     steps = inputs.count('--steps', flags.steps, 1, 10**7)
@@ -95,21 +95,21 @@ def _audit(flags: argparse.Namespace) -> tuple[Audit, float]:
     if sigma is None:
         sigma = accounting.calibrate_noise(flags.eps, q, steps, flags.delta)
     scoring = Scoring(DPSGD(sigma, q, steps), flags.score, flags.interference)
-    audit = Audit(scoring, m, flags.delta, flags.confidence, flags.method)
+    audit = AuditSetting(scoring, m, flags.delta, flags.confidence, flags.method)
     return audit, accounting.eps_upper_bound(sigma, q, steps, flags.delta)
 
 
-def _answer(audit: Audit, eps_ub: float, see: float | None) -> dict[str, Any]:
+def _answer(audit: AuditSetting, eps_ub: float, see: float | None) -> dict[str, Any]:
     """Every method's plan, and what is asked of the chosen one."""
     slow = {'fdp_dpsgd'} | ({'weighted'} if audit.m > 10**5 else set())
-    shown = [name for name in METHODS if name == audit.method or name not in slow]
-    plans = {name: best(dataclasses.replace(audit, method=name)) for name in shown}
+    shown = [name for name in PLANNED_METHODS if name == audit.method or name not in slow]
+    plans = {name: plan_guesses(dataclasses.replace(audit, method=name)) for name in shown}
     answer = {'plans': plans, 'see': see}
     if see is not None:
         answer['needed'] = canaries_needed(audit, see)
     if audit.method != 'gaussian_pair':
-        answer['planned'] = detectable(audit, eps_ub, [plans[audit.method].rule])
-        answer['any'] = detectable(audit, eps_ub)
+        answer['planned'] = detectable_violation(audit, eps_ub, [plans[audit.method].rule])
+        answer['any'] = detectable_violation(audit, eps_ub)
     return answer
 
 
@@ -124,7 +124,7 @@ def _words(rule: Rule) -> str:
     return f'{rule[0]:,} in, {rule[1]:,} out'
 
 
-def _show(console: Console, audit: Audit, eps_ub: float, answer: dict[str, Any]) -> None:
+def _show(console: Console, audit: AuditSetting, eps_ub: float, answer: dict[str, Any]) -> None:
     known = audit.scoring.claim
     console.print(
         f'DP-SGD, {known.steps:,} steps, q = {known.sampling_prob:.4g}, '
@@ -142,17 +142,17 @@ def _show(console: Console, audit: Audit, eps_ub: float, answer: dict[str, Any])
         words = result.ASSUMPTIONS[method.assumptions]
         table.add_row(name, _words(plan.rule), f'{plan.eps_lb:.3f}', method.kind, words)
     console.print(table)
-    if audit.method in COUNTING and answer['plans'][audit.method].grid:
+    if audit.method in COUNT_METHODS and answer['plans'][audit.method].grid:
         console.print(_grid_table(audit, answer['plans'][audit.method].grid))
     for line in _sentences(audit, eps_ub, answer):
         console.print(line)
 
 
-def _grid_table(audit: Audit, grid: dict[tuple[int, int], float]) -> Table:
+def _grid_table(audit: AuditSetting, grid: dict[tuple[int, int], float]) -> Table:
     """Rows are guesses "in", columns are guesses "out"."""
     title = f'by {audit.method}: guesses "in" down, "out" across'
     table = Table(title=title, title_justify='left')
-    sizes = numbers(audit.m)
+    sizes = candidate_counts(audit.m)
     for name in ('', *(f'{size:,}' for size in sizes)):
         table.add_column(name, justify='right')
     for k_plus in sizes:
@@ -161,7 +161,7 @@ def _grid_table(audit: Audit, grid: dict[tuple[int, int], float]) -> Table:
     return table
 
 
-def _sentences(audit: Audit, eps_ub: float, answer: dict[str, Any]) -> list[str]:
+def _sentences(audit: AuditSetting, eps_ub: float, answer: dict[str, Any]) -> list[str]:
     """The answers to the questions, in words."""
     lines = []
     if answer['see'] is not None:
@@ -183,12 +183,16 @@ def _sentences(audit: Audit, eps_ub: float, answer: dict[str, Any]) -> list[str]
             lines.append(
                 f'{claim}{rule}: a true σ of {found.noise_multiplier:.3g}, '
                 f'{100 * share:.0f} % of the claimed one'
-                + (f', down to {found.least:.3g}, and not less.' if found.least else '.')
+                + (
+                    f', down to {found.blind_below:.3g}, and not less.'
+                    if found.blind_below
+                    else '.'
+                )
             )
     return lines
 
 
-def _record(audit: Audit, eps_ub: float, answer: dict[str, Any]) -> dict[str, Any]:
+def _record(audit: AuditSetting, eps_ub: float, answer: dict[str, Any]) -> dict[str, Any]:
     """The answers for --json."""
 
     def plain(found: Violation | None) -> dict[str, Any] | None:
@@ -196,7 +200,7 @@ def _record(audit: Audit, eps_ub: float, answer: dict[str, Any]) -> dict[str, An
             return None
         return {
             'noise_multiplier': found.noise_multiplier,
-            'least_noise_multiplier': found.least,
+            'least_noise_multiplier': found.blind_below,
             'guesses': _plain_rule(found.rule),
         }
 

@@ -9,9 +9,9 @@ import numpy as np
 import scipy
 
 from oneshot.plan import expected
-from oneshot.plan.expected import COUNTING, Audit, Rule
+from oneshot.plan.expected import COUNT_METHODS, AuditSetting, Rule
 from oneshot.plan.score_law import Law
-from oneshot.plan.search import best, numbers
+from oneshot.plan.search import candidate_counts, plan_guesses
 from oneshot.results import guess
 
 POWER = 0.9
@@ -27,30 +27,30 @@ class Violation:
     Attributes:
         noise_multiplier: the largest true σ below the claimed one that is noticed.
         rule: the guesses with which it is.
-        least: the σ down to which the same guesses notice it; 0 if they notice any. A
-            threshold for `llr` is for noise as it is claimed, and goes blind where there is
-            far less.
+        blind_below: the σ below which the same guesses no longer notice it; 0 if they notice
+            any. A threshold for `llr` is for noise as it is claimed, and goes blind where
+            there is far less.
     """
 
     noise_multiplier: float
     rule: Rule
-    least: float = 0.0
+    blind_below: float = 0.0
 
 
-def detectable(
-    audit: Audit, eps: float, rules: Iterable[Rule] | None = None, power: float = POWER
+def detectable_violation(
+    audit: AuditSetting, eps: float, rules: Iterable[Rule] | None = None, power: float = POWER
 ) -> Violation | None:
-    """Which true σ, smaller than claimed, is noticed with this power: ε_LB > eps.
+    """The largest true σ below the claimed one with which the claim is rejected so often.
 
     Args:
-        audit: with the claimed σ in its claim.
-        eps: the claimed ε.
-        rules: guesses of which the best for this end is taken; by default many.
+        audit: the audit, with the claimed σ in its claim.
+        eps: the claimed ε, which is rejected where ε_LB > eps.
+        rules: choices of guesses, of which the most powerful is taken; by default many.
         power: the probability with which the claim is to be rejected.
 
     Returns:
-        The violation, to 1 % in σ; None if none is noticed so often, down to a 64th of the
-        noise, as it is if there are too few guesses.
+        The violation, to 1 % in σ. None if no σ down to a 64th of the claimed one is noticed
+        so often, as where there are too few guesses.
     """
     rules = _rules(audit) if rules is None else list(rules)
     tests = [(rule, _power(audit, rule, eps)) for rule in rules]
@@ -62,8 +62,8 @@ def detectable(
 
     def noticed(share: float) -> tuple[float, Rule]:
         law = audit.scoring.law(sigma * share)
-        found = [(test(law), rule) for rule, test in tests]
-        return max(found, key=lambda one: one[0])
+        powers = [(test(law), rule) for rule, test in tests]
+        return max(powers, key=lambda pair: pair[0])
 
     # Less noise need not be noticed more often: a threshold and `llr` are for the claimed one.
     high = 1.0
@@ -81,29 +81,29 @@ def detectable(
             low, rule = middle, better
         else:
             high = middle
-    test, least = dict(tests)[rule], low
+    test, still_noticed = dict(tests)[rule], low
     for share in np.geomspace(1.0, _LEAST_NOISE, _NOISES).tolist():
         if share >= low:
             continue
         if test(audit.scoring.law(sigma * share)) < power:
-            return Violation(low * sigma, rule, least * sigma)
-        least = share
+            return Violation(low * sigma, rule, still_noticed * sigma)
+        still_noticed = share
     return Violation(low * sigma, rule)
 
 
-def _rules(audit: Audit) -> list[Rule]:
+def _rules(audit: AuditSetting) -> list[Rule]:
     """The guesses that are planned, and others that may notice more."""
-    plan = best(audit)
+    plan = plan_guesses(audit)
     if isinstance(plan.rule, guess.Threshold):
         law = audit.scoring.law()
         return [plan.rule, *(guess.Threshold(law.threshold(share)) for share in (0.5, 0.7))]
-    if audit.method not in COUNTING:
+    if audit.method not in COUNT_METHODS:
         return [plan.rule]
-    return [plan.rule, *((k, k) for k in numbers(audit.m) if k > 0)]
+    return [plan.rule, *((k, k) for k in candidate_counts(audit.m) if k > 0)]
 
 
 @functools.lru_cache(maxsize=64)
-def _power(audit: Audit, rule: Rule, eps: float) -> Callable[[Law], float] | None:
+def _power(audit: AuditSetting, rule: Rule, eps: float) -> Callable[[Law], float] | None:
     """P[the claim is rejected], as a function of how the scores are really distributed.
 
     None if it is not rejected even where every guess is right.
@@ -131,33 +131,33 @@ def _power(audit: Audit, rule: Rule, eps: float) -> Callable[[Law], float] | Non
 
 
 def _power_of_threshold(
-    audit: Audit, rule: guess.Threshold, eps: float
+    audit: AuditSetting, rule: guess.Threshold, eps: float
 ) -> Callable[[Law], float] | None:
     n_in, n_out = audit.m // 2, audit.m - audit.m // 2
 
-    def least(alarms: int) -> int:
-        """How many hits it takes to reject."""
+    def hits_to_reject(alarms: int) -> int:
 
         def rejects(hits: int) -> bool:
-            return audit.eps_lb(expected.cells(audit.m, hits / n_in, alarms / n_out)) > eps
+            tally = expected.tally_for_rates(audit.m, hits / n_in, alarms / n_out)
+            return audit.eps_lb(tally) > eps
 
         return _first(0, n_in, rejects)
 
     # At some numbers of alarms, and interpolated between them.
-    some = np.unique(np.rint(n_out * np.linspace(0.0, 1.0, 9) ** 2).astype(int))
-    needed = [least(alarms) for alarms in some.tolist()]
+    nodes = np.unique(np.rint(n_out * np.linspace(0.0, 1.0, 9) ** 2).astype(int))
+    needed = [hits_to_reject(alarms) for alarms in nodes.tolist()]
     if min(needed) > n_in:
         return None
 
-    def of_threshold(law: Law) -> float:
+    def power(law: Law) -> float:
         hits, alarms = expected.rates(law, rule.value)
         points, shares = expected.normal_quadrature()
         spread = math.sqrt(n_out * alarms * (1.0 - alarms))
         counts = np.clip(n_out * alarms + spread * points, 0.0, n_out)
-        hits_needed = np.ceil(np.interp(counts, some, needed))
+        hits_needed = np.ceil(np.interp(counts, nodes, needed))
         return float(shares @ scipy.stats.binom.sf(hits_needed - 1, n_in, hits) / shares.sum())
 
-    return of_threshold
+    return power
 
 
 def _first(low: int, high: int, holds: Callable[[int], bool]) -> int:

@@ -9,11 +9,15 @@ import scipy
 
 from oneshot import inputs
 from oneshot.plan.score_law import Law, Scoring
-from oneshot.results import guess, methods
-from oneshot.results.tally import Cells, Tally
+from oneshot.results import guess
+from oneshot.results.methods import METHODS
+from oneshot.results.tally import ConfusionCounts, Tally
 
-COUNTING = ('one_run', 'adaptive', 'hoeffding', 'fdp', 'fdp_dpsgd')
-METHODS = (*COUNTING, 'weighted', 'clopper_pearson', 'cp_gdp', 'gaussian_pair')
+PLANNED_METHODS = tuple(name for name, method in METHODS.items() if not method.pairs)
+# Those for which (k_plus, k_minus) is chosen; for `weighted` it is weights.
+COUNT_METHODS = tuple(
+    name for name in PLANNED_METHODS if METHODS[name].takes_counts and name != 'weighted'
+)
 MOST_CANARIES = 10**7
 LATTICE = 8  # weights are multiples of its inverse
 
@@ -23,8 +27,8 @@ Rule = tuple[int, int] | guess.Ranked | guess.Threshold | None
 
 
 @dataclasses.dataclass(frozen=True)
-class Audit:
-    """An audit that is planned: everything but the guesses."""
+class AuditSetting:
+    """All that a plan has to know of an audit: everything but the guesses."""
 
     scoring: Scoring
     m: int
@@ -36,35 +40,37 @@ class Audit:
         inputs.count('m, the number of canaries,', self.m, 2, MOST_CANARIES)
         inputs.delta(self.delta)
         inputs.confidence(self.confidence)
-        inputs.choice('method', self.method, METHODS)
+        inputs.choice('method', self.method, PLANNED_METHODS)
 
     def eps_lb(self, tally: Tally) -> float:
         """The bound on ε if the guesses come to this."""
-        return methods.METHODS[self.method].eps_lower_bound(tally, self.delta, self.confidence)
+        return METHODS[self.method].eps_lower_bound(tally, self.delta, self.confidence)
 
     def rejects(self, tally: Tally, eps: float) -> bool:
         """Whether the claim (eps, delta) is rejected if the guesses come to this."""
-        p_value = methods.METHODS[self.method].p_value(tally, eps, self.delta, self.confidence)
+        p_value = METHODS[self.method].p_value(tally, eps, self.delta, self.confidence)
         return p_value <= 1.0 - self.confidence
 
     def tally(self, r: int, wrong: int) -> Tally:
         return Tally(m=self.m, r=r, v=r - wrong, claim=self.scoring.claim)
 
 
-def expected_eps_lb(audit: Audit, rule: Rule, noise_multiplier: float | None = None) -> float:
-    """The mean of ε_LB over scores and coins, for these guesses.
+def expected_eps_lb(
+    audit: AuditSetting, rule: Rule, noise_multiplier: float | None = None
+) -> float:
+    """The mean of ε_LB over scores and coins, for these guesses; ∞ if ε_LB may be.
 
     `noise_multiplier` is that of the algorithm, if it is not the claimed one.
     """
     law = audit.scoring.law(noise_multiplier)
     if rule is None:
-        return of_pair(audit, law)
+        return expected_for_gaussian_pair(audit, law)
     if isinstance(rule, guess.Threshold):
-        return of_threshold(audit, law, rule.value)
+        return expected_for_threshold(audit, law, rule.value)
     if isinstance(rule, guess.Ranked):
-        return of_weights(audit, law, rule)
+        return expected_for_weights(audit, law, rule)
     nodes = 5 if audit.method == 'fdp_dpsgd' else _NODES  # it takes half a second for each
-    return of_numbers(audit, law, *rule, nodes)
+    return expected_for_counts(audit, law, *rule, nodes)
 
 
 def wrong_guesses(law: Law, m: int, k_plus: int, k_minus: int) -> np.ndarray:
@@ -99,23 +105,30 @@ def _binomial(n: int, rates: np.ndarray) -> np.ndarray:
     return np.exp(logs + scipy.special.xlogy(k, p) + scipy.special.xlog1py(n - k, -p))
 
 
-def of_numbers(audit: Audit, law: Law, k_plus: int, k_minus: int, nodes: int = _NODES) -> float:
-    """By all numbers of wrong guesses, or by some, and interpolated between them."""
+def expected_for_counts(
+    audit: AuditSetting, law: Law, k_plus: int, k_minus: int, nodes: int = _NODES
+) -> float:
+    """The mean over the numbers of wrong guesses: over all, or interpolated between some."""
     r = k_plus + k_minus
     chances = wrong_guesses(law, audit.m, k_plus, k_minus)
     return _mean(chances, lambda wrong: audit.eps_lb(audit.tally(r, wrong)), nodes)
 
 
 def _mean(chances: np.ndarray, value: Callable[[int], float], nodes: int) -> float:
-    """The mean of a smooth function of 0, 1, 2 …, computed at so many of them."""
+    """The mean of a smooth function of 0, 1, 2 …, computed at so many of them.
+
+    The function falls, and may begin with ∞, as bounds on Gaussian mechanisms do at δ = 0.
+    """
     likely = np.flatnonzero(chances > 1e-6 * chances.max())
-    some = likely
+    points = likely
     if likely.size > nodes:
-        some = np.unique(np.rint(np.linspace(*np.sqrt(likely[[0, -1]]), nodes) ** 2).astype(int))
-    found = np.array([value(one) for one in some.tolist()])
+        points = np.unique(np.rint(np.linspace(*np.sqrt(likely[[0, -1]]), nodes) ** 2).astype(int))
+    values = np.array([value(point) for point in points.tolist()])
+    if np.isinf(values[0]):
+        return math.inf
     if likely.size > nodes:
-        found = scipy.interpolate.PchipInterpolator(some, found)(likely)
-    return float(chances[likely] @ found / chances[likely].sum())
+        values = scipy.interpolate.PchipInterpolator(points, values)(likely)
+    return float(chances[likely] @ values / chances[likely].sum())
 
 
 def rank_rates(law: Law, m: int, side: str) -> np.ndarray:
@@ -134,9 +147,9 @@ def wrong_weight(law: Law, weights: np.ndarray) -> np.ndarray:
     wrong = np.where(weights > 0, rank_rates(law, m, 'in')[::-1], rank_rates(law, m, 'out'))
     chances = np.ones(1)
     for size in range(1, LATTICE + 1):
-        own = wrong[eighths == size]
-        if own.size:
-            counts = _binomial(own.size, np.array([own.mean()]))[0]
+        rates_of_size = wrong[eighths == size]
+        if rates_of_size.size:
+            counts = _binomial(rates_of_size.size, np.array([rates_of_size.mean()]))[0]
             spaced = np.zeros(size * (counts.size - 1) + 1)
             spaced[::size] = counts
             chances = scipy.signal.convolve(chances, spaced)
@@ -150,8 +163,10 @@ def weight_tally(weights: np.ndarray, wrong: int) -> Tally:
     return Tally(m=sizes.size, r=int(np.count_nonzero(sizes)), v=v, weights=sizes)
 
 
-def of_weights(audit: Audit, law: Law, rule: guess.Ranked, nodes: int = 5) -> float:
-    """By some weights of wrong guesses, and interpolated between them."""
+def expected_for_weights(
+    audit: AuditSetting, law: Law, rule: guess.Ranked, nodes: int = 5
+) -> float:
+    """The mean over the weights of wrong guesses, interpolated between some of them."""
     weights = np.asarray(rule.weights)
     chances = wrong_weight(law, weights)
     return _mean(chances, lambda wrong: audit.eps_lb(weight_tally(weights, wrong)), nodes)
@@ -168,29 +183,31 @@ def rates(law: Law, threshold: float) -> tuple[float, float]:
     return float(above), float(np.interp(threshold, law.points, law.above_out))
 
 
-def cells(m: int, hits: float, alarms: float) -> Tally:
+def tally_for_rates(m: int, hit_rate: float, alarm_rate: float) -> Tally:
     """A tally of m canaries, half of them in, with these rates."""
     n_in, n_out = m // 2, m - m // 2
-    hits = round(min(1.0, max(0.0, hits)) * n_in)
-    cells = Cells(n_in, hits, n_out, round(min(1.0, max(0.0, alarms)) * n_out))
-    return Tally(m=m, r=m, v=cells.hits + n_out - cells.alarms, cells=cells)
+    hits = round(min(1.0, max(0.0, hit_rate)) * n_in)
+    alarms = round(min(1.0, max(0.0, alarm_rate)) * n_out)
+    confusion = ConfusionCounts(n_in, hits, n_out, alarms)
+    return Tally(m=m, r=m, v=hits + n_out - alarms, confusion=confusion)
 
 
-def of_threshold(audit: Audit, law: Law, threshold: float) -> float:
-    """Over the normal distributions of both rates."""
+def expected_for_threshold(audit: AuditSetting, law: Law, threshold: float) -> float:
+    """The mean over the normal distributions of both rates."""
     half = audit.m / 2.0
     (hits, alarms), total = rates(law, threshold), 0.0
     points, shares = normal_quadrature()
     spread = [math.sqrt(rate * (1.0 - rate) / half) for rate in (hits, alarms)]
-    for x, one in zip(points.tolist(), shares.tolist(), strict=True):
-        for y, two in zip(points.tolist(), shares.tolist(), strict=True):
-            tally = cells(audit.m, hits + x * spread[0], alarms + y * spread[1])
-            total += one * two * audit.eps_lb(tally)
+    nodes = list(zip(points.tolist(), shares.tolist(), strict=True))
+    for x, x_share in nodes:
+        for y, y_share in nodes:
+            tally = tally_for_rates(audit.m, hits + x * spread[0], alarms + y * spread[1])
+            total += x_share * y_share * audit.eps_lb(tally)
     return total / float(shares.sum()) ** 2
 
 
-def of_pair(audit: Audit, law: Law) -> float:
-    """Over the normal distribution of the difference of the means in units of the deviation."""
+def expected_for_gaussian_pair(audit: AuditSetting, law: Law) -> float:
+    """The mean over the normal distribution of the difference of means, in deviations."""
     (mean_in, var_in), (mean_out, var_out) = law.moments(True), law.moments(False)
     half = audit.m / 2.0
     pooled = 0.5 * (var_in + var_out)
@@ -199,8 +216,8 @@ def of_pair(audit: Audit, law: Law) -> float:
     points, shares = normal_quadrature()
     n_in = max(2, audit.m // 2)
     signs = np.where(np.arange(n_in) % 2 == 0, 1.0, -1.0)
-    found = []
+    values = []
     for z in points.tolist():
         samples = signs + shift + z * spread, signs[: max(2, audit.m - n_in)]
-        found.append(audit.eps_lb(Tally(m=audit.m, r=0, v=0, samples=samples)))
-    return float(shares @ found / shares.sum())
+        values.append(audit.eps_lb(Tally(m=audit.m, r=0, v=0, samples=samples)))
+    return float(shares @ values / shares.sum())

@@ -7,14 +7,14 @@ import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 
-from oneshot.plan.expected import Audit, expected_eps_lb
-from oneshot.plan.search import Plan, best
+from oneshot.plan.expected import AuditSetting, expected_eps_lb
+from oneshot.plan.search import Plan, plan_guesses
 from oneshot.results import guess
 
 _STYLE = {'axes.spines.top': False, 'axes.spines.right': False, 'legend.frameon': False}
 
 
-def draw_plan(path: pathlib.Path, audit: Audit, plan: Plan) -> None:
+def draw_plan(path: pathlib.Path, audit: AuditSetting, plan: Plan) -> None:
     """Draws what a plan expects: the scores, and ε_LB by the numbers of guesses."""
     with matplotlib.rc_context(_STYLE):
         figure = Figure(figsize=(11, 4.2), layout='constrained')
@@ -38,7 +38,7 @@ def draw_plan(path: pathlib.Path, audit: Audit, plan: Plan) -> None:
             one = dataclasses.replace(audit, method=method)
             found = [expected_eps_lb(one, (k, k)) for k in halves]
             right.plot([2 * k for k in halves], found, color=color, label=method)
-            chosen = best(one)
+            chosen = plan_guesses(one)
             right.plot(sum(chosen.rule), chosen.eps_lb, 'o', color=color)
         right.set(xlabel='guesses r, half each way', ylabel='expected ε_LB', xscale='log')
         right.set_ylim(0, None)
@@ -47,7 +47,7 @@ def draw_plan(path: pathlib.Path, audit: Audit, plan: Plan) -> None:
         figure.savefig(path, dpi=110)
 
 
-def _thresholds(audit: Audit, plan: Plan) -> list[float]:
+def _thresholds(audit: AuditSetting, plan: Plan) -> list[float]:
     """Where guesses begin."""
     if isinstance(plan.rule, guess.Threshold):
         return [plan.rule.value]

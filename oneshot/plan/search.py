@@ -1,4 +1,4 @@
-"""The best choice of guesses: the one with the largest expected ε_LB, before any score is seen."""
+"""The choice of guesses with the largest expected ε_LB, before any score is seen."""
 
 import dataclasses
 import functools
@@ -12,7 +12,7 @@ import scipy
 from oneshot import inputs
 from oneshot.claims.claim import DPSGD
 from oneshot.plan import expected
-from oneshot.plan.expected import COUNTING, MOST_CANARIES, Audit, Rule, expected_eps_lb
+from oneshot.plan.expected import COUNT_METHODS, MOST_CANARIES, AuditSetting, Rule
 from oneshot.plan.score_law import Scoring
 from oneshot.results import guess
 
@@ -20,6 +20,9 @@ _SEARCH_NODES = 5  # numbers of wrong guesses at which a bound is computed while
 _COARSE = 6  # numbers of guesses of a kind on the first grid
 _MOST = 20_000  # guesses of a kind on it
 _NEAR = {'adaptive': 'one_run', 'hoeffding': 'one_run', 'fdp_dpsgd': 'fdp'}
+# At δ = 0 the ε of a Gaussian mechanism is ∞, and so are these bounds as soon as they show any.
+_INFINITE_AT_0 = ('fdp', 'cp_gdp')
+_SMALL_DELTA = 1e-12  # at which their guesses are chosen there
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,24 +35,28 @@ class Plan:
         grid: the expected ε_LB of other choices, by what was chosen, roughly.
     """
 
-    audit: Audit
+    audit: AuditSetting
     rule: Rule
     grid: dict[Any, float] = dataclasses.field(repr=False)
 
     @functools.cached_property
     def eps_lb(self) -> float:
         """The expected ε_LB, if the claim holds exactly."""
-        return expected_eps_lb(self.audit, self.rule)
+        return expected.expected_eps_lb(self.audit, self.rule)
 
 
 @functools.lru_cache(maxsize=256)
-def best(audit: Audit, start: tuple[int, int] | None = None) -> Plan:
+def plan_guesses(audit: AuditSetting, start: tuple[int, int] | None = None) -> Plan:
     """The choice with the largest expected ε_LB.
 
-    With `start`, numbers of guesses are looked for around it.
+    With `start`, numbers of guesses are looked for around it. A bound that is ∞ at δ = 0 tells
+    no choice from another; there it is the best choice for a small δ.
     """
-    if audit.method in COUNTING:
-        return _best_numbers(audit, start)
+    if audit.delta == 0.0 and audit.method in _INFINITE_AT_0:
+        near = plan_guesses(dataclasses.replace(audit, delta=_SMALL_DELTA), start)
+        return Plan(audit, near.rule, {})
+    if audit.method in COUNT_METHODS:
+        return _best_counts(audit, start)
     if audit.method == 'weighted':
         return _best_weights(audit)
     if audit.method == 'gaussian_pair':
@@ -57,24 +64,24 @@ def best(audit: Audit, start: tuple[int, int] | None = None) -> Plan:
     return _best_threshold(audit)
 
 
-def numbers(m: int) -> list[int]:
+def candidate_counts(m: int) -> list[int]:
     """Numbers of guesses of one kind, from none to half of all, or to as many as may be best."""
     most = min(m // 2, math.ceil(8.0 * m**0.65), _MOST)
     return [0, *np.unique(np.geomspace(min(10, most), most, _COARSE).astype(int)).tolist()]
 
 
-def _best_numbers(audit: Audit, start: tuple[int, int] | None) -> Plan:
+def _best_counts(audit: AuditSetting, start: tuple[int, int] | None) -> Plan:
     """A coarse grid over both kinds of guesses, then ever smaller steps around its best."""
     if audit.method in _NEAR:  # which is near, and takes less time
-        near = best(dataclasses.replace(audit, method=_NEAR[audit.method]), start)
+        near = plan_guesses(dataclasses.replace(audit, method=_NEAR[audit.method]), start)
         return Plan(audit, near.rule, {})
     law, m = audit.scoring.law(), audit.m
 
     @functools.cache
     def value(pair: tuple[int, int]) -> float:
-        return expected.of_numbers(audit, law, *pair, _SEARCH_NODES)
+        return expected.expected_for_counts(audit, law, *pair, _SEARCH_NODES)
 
-    sizes = numbers(m)
+    sizes = candidate_counts(m)
     grid = {}
     if start is None:
         grid = {(a, b): value((a, b)) for a in sizes for b in sizes if a + b > 0}
@@ -95,68 +102,67 @@ def _best_numbers(audit: Audit, start: tuple[int, int] | None) -> Plan:
     return Plan(audit, chosen, grid)
 
 
-def _best_weights(audit: Audit) -> Plan:
+def _best_weights(audit: AuditSetting) -> Plan:
     """Weights that grow with the log-odds of a guess, from where they exceed the ε to be shown.
 
     Against guesses that are right with odds e^ε, the likelihood ratio of guesses with
     log-odds l has the weights l − ε. They are cut off at 1, as Theorem main needs it.
     """
     law, m = audit.scoring.law(), audit.m
-    level = best(dataclasses.replace(audit, method='one_run')).eps_lb
+    level = plan_guesses(dataclasses.replace(audit, method='one_run')).eps_lb
     rates = expected.rank_rates(law, m, 'in'), expected.rank_rates(law, m, 'out')
     odds = [np.log1p(-np.minimum(rate, 0.5)) - np.log(rate) for rate in rates]
-    found, rules = {}, {}
+    values, rules = {}, {}
     for first in (0.9 * level, level, 1.1 * level):
         for width in (0.5, 1.0, 2.0):
             plus, minus = (
-                np.rint(expected.LATTICE * np.clip((one - first) / width, 0.0, 1.0))
+                np.rint(expected.LATTICE * np.clip((log_odds - first) / width, 0.0, 1.0))
                 / expected.LATTICE
-                for one in odds
+                for log_odds in odds
             )
             overlap = plus[::-1] >= minus  # of the two sides, the surer one guesses
             weights = np.where(overlap, plus[::-1], -minus)
             if weights.any():
-                rules[first, width] = guess.Ranked(tuple(weights.tolist()))
-                found[first, width] = expected.of_weights(audit, law, rules[first, width], 3)
-    if not found:  # nothing is to be expected
+                rule = rules[first, width] = guess.Ranked(tuple(weights.tolist()))
+                values[first, width] = expected.expected_for_weights(audit, law, rule, 3)
+    if not values:  # nothing is to be expected
         k_plus, k_minus = guess.preset(m)
         weights = np.concatenate(
             [-np.ones(k_minus), np.zeros(m - k_plus - k_minus), np.ones(k_plus)]
         )
         return Plan(audit, guess.Ranked(tuple(weights.tolist())), {})
-    chosen = max(found, key=found.get)
-    return Plan(audit, rules[chosen], found)
+    chosen = max(values, key=values.get)
+    return Plan(audit, rules[chosen], values)
 
 
-def _best_threshold(audit: Audit) -> Plan:
+def _best_threshold(audit: AuditSetting) -> Plan:
     """By the bound at the expected counts, first on a coarse grid, then around its best."""
-    law, found = audit.scoring.law(), {}
+    law, values = audit.scoring.law(), {}
 
-    def at(share: float) -> float:
+    def value(share: float) -> float:
         """The bound where this share of canaries is guessed "in"."""
-        if share not in found:
+        if share not in values:
             rates = expected.rates(law, law.threshold(share))
-            found[share] = audit.eps_lb(expected.cells(audit.m, *rates))
-        return found[share]
+            values[share] = audit.eps_lb(expected.tally_for_rates(audit.m, *rates))
+        return values[share]
 
     edge = min(0.25, 4.0 / audit.m)
     shares = scipy.special.expit(np.linspace(-1.0, 1.0, 17) * -scipy.special.logit(edge)).tolist()
     for _ in range(3):
-        middle = max(shares, key=at)
-        at_logit, gap = scipy.special.logit(middle), np.diff(scipy.special.logit(sorted(shares)))
-        near = at_logit + float(gap.min()) * np.array([-0.67, -0.33, 0.33, 0.67])
+        middle = max(shares, key=value)
+        logit, gap = scipy.special.logit(middle), np.diff(scipy.special.logit(sorted(shares)))
+        near = logit + float(gap.min()) * np.array([-0.67, -0.33, 0.33, 0.67])
         shares = [middle, *scipy.special.expit(near).tolist()]
-    share = max(found, key=found.get)
-    return Plan(audit, guess.Threshold(law.threshold(share)), found)
+    share = max(values, key=values.get)
+    return Plan(audit, guess.Threshold(law.threshold(share)), values)
 
 
-def canaries_needed(audit: Audit, eps_lb: float) -> int | None:
+def canaries_needed(audit: AuditSetting, eps_lb: float) -> int | None:
     """How many canaries it takes to expect at least this ε_LB; to 2 % above the least.
 
     None if MOST_CANARIES are not enough. `audit.m` is where the search begins.
     """
     eps_lb = inputs.real('eps_lb', eps_lb, 0.0, math.inf, open_low=True, open_high=True)
-    plans: dict[int, float] = {}
     start: tuple[int, Rule] | None = None
 
     def enough(m: int) -> bool:
@@ -165,8 +171,8 @@ def canaries_needed(audit: Audit, eps_lb: float) -> int | None:
         if start is not None and isinstance(start[1], tuple):
             scale = (m / start[0]) ** 0.6
             around = tuple(min(m // 2, max(1, round(k * scale))) for k in start[1])
-        plan = best(dataclasses.replace(audit, m=m), around)
-        start, plans[m] = (m, plan.rule), plan.eps_lb
+        plan = plan_guesses(dataclasses.replace(audit, m=m), around)
+        start = m, plan.rule
         return plan.eps_lb >= eps_lb
 
     low, high = 1, audit.m
@@ -216,4 +222,4 @@ def plan_audit(
     Returns:
         A `Plan`; `audit_scores` takes its `rule` as `guesses`.
     """
-    return best(Audit(Scoring(claim, weighing), m, delta, confidence, method))
+    return plan_guesses(AuditSetting(Scoring(claim, weighing), m, delta, confidence, method))

@@ -1,16 +1,55 @@
 """From scores to guesses T, without a look at the coins (Algorithm generic-audit).
 
-And the rules by which guesses may be chosen. A rule that is fixed beforehand is valid with
-every method that takes its guesses. `Split` and `Grid` look at coins, and pay for that.
+`RULES` lists the rules by which guesses may be chosen. A rule that is fixed beforehand is valid
+with every method that takes its guesses. `Split` and `Grid` look at coins, and pay for that.
+
+>>> import numpy as np
+>>> from oneshot import guess
+>>> scores = np.array([0.3, 2.1, -1.0, 0.9, -0.2])
+>>> guess.top_k(scores, k_plus=2, k_minus=1)
+array([ 0,  1, -1,  1,  0], dtype=int8)
+>>> guess.Threshold(0.5).guesses(scores)
+array([-1,  1, -1,  1, -1], dtype=int8)
+>>> guess.preset(1000)  # how many guesses of each kind, where nothing is known of the scores
+(45, 45)
 """
 
 import dataclasses
 import math
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from oneshot import inputs
+
+
+class GuessRule(NamedTuple):
+    """A rule by which guesses are chosen.
+
+    Attributes:
+        words: how it reads in a report.
+        named: whether `audit_scores` takes it by its name.
+        for_runs: whether a run may be told to use it: with a guarantee, by every method.
+    """
+
+    words: str
+    named: bool = False
+    for_runs: bool = False
+
+
+RULES = {
+    'fixed': GuessRule('fixed before the run'),
+    'planned': GuessRule('planned before the run', named=True, for_runs=True),
+    'preset': GuessRule('from m alone', named=True, for_runs=True),
+    'split': GuessRule('by thresholds chosen on other canaries', named=True),
+    'grid': GuessRule('the best of a grid that shares the confidence', named=True, for_runs=True),
+    'best_of_all': GuessRule('chosen by their success', named=True),
+    'threshold': GuessRule('by a threshold fixed before the run'),
+    'beyond': GuessRule('by two thresholds, without a guess between them'),
+    'ranked': GuessRule('by weights for each rank, fixed before the run'),
+}
+NAMED_RULES = tuple(name for name, rule in RULES.items() if rule.named)
 
 
 def top_k(scores: ArrayLike, k_plus: int, k_minus: int) -> np.ndarray:
@@ -51,7 +90,7 @@ def preset(m: int) -> tuple[int, int]:
 
     Few guesses are surer, many have the smaller sampling error. On Gaussian
     scores with ε from 1 to 8 the expected bound is within 10 % of that of the best
-    number from m = 5,000 on. It knows nothing of the mechanism: who does can do better.
+    number from m = 5,000 on. Where the mechanism is known, a plan does better.
     """
     m = inputs.count('m, the number of canaries,', m, 1)
     half = min(m // 2, math.ceil(m**0.65 / 2.0))
@@ -106,19 +145,19 @@ class Ranked:
                 f'weights must be one for each of {scores.size} ranks, '
                 f'but {weights.size} were given.'
             )
-        placed = np.empty(scores.size)
-        placed[order(scores)] = weights
-        return placed
+        guesses = np.empty(scores.size)
+        guesses[order(scores)] = weights
+        return guesses
 
 
 @dataclasses.dataclass(frozen=True)
 class Split:
-    """Thresholds are chosen on one part of the canaries, coins and all; the rest is audited.
+    """Thresholds are chosen on one part of the canaries, coins and all; the others are audited.
 
-    How many of the rest are then guessed is random, so that the method is `adaptive`.
+    How many of the others are then guessed is random, so that the method is `adaptive`.
 
     Attributes:
-        share: of the canaries on which the thresholds are chosen.
+        share: the share of canaries on which the thresholds are chosen.
     """
 
     share: float = 0.3
@@ -130,9 +169,9 @@ class Split:
         """The positions of both parts, by a fixed pseudo-random permutation."""
         if m < 2:
             raise ValueError(f'A split needs two canaries or more, but {m} was given.')
-        mixed = np.random.Generator(np.random.Philox(key=[m, 1])).permutation(m)
-        first = min(m - 1, max(1, round(self.share * m)))
-        return mixed[:first], mixed[first:]
+        shuffled = np.random.Generator(np.random.Philox(key=[m, 1])).permutation(m)
+        size = min(m - 1, max(1, round(self.share * m)))
+        return shuffled[:size], shuffled[size:]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -153,7 +192,7 @@ class Grid:
 
     @classmethod
     def preset(cls, m: int, number: int = 5) -> 'Grid':
-        """As many numbers of guesses, from m alone: each twice as large as the one before."""
+        """So many numbers of guesses, from m alone: each twice as large as the one before."""
         middle = preset(m)[0]
         halves = {
             min(m // 2, max(1, round(middle * 2.0**power)))
@@ -162,7 +201,7 @@ class Grid:
         return cls(tuple((half, half) for half in sorted(halves)))
 
 
-def many(m: int) -> list[tuple[int, int]]:
+def counts_for_best_of_all(m: int) -> list[tuple[int, int]]:
     """A hundred numbers of guesses from few to all, half each way: for `best_of_all`."""
     halves = np.unique(np.geomspace(1, max(1, m // 2), 100).astype(int)).tolist()
     return [(half, half) for half in halves] if m > 1 else [(1, 0)]

@@ -14,32 +14,69 @@ from oneshot.results.tally import Tally
 
 @dataclasses.dataclass(frozen=True)
 class Method:
-    """A method as a pair of functions of a tally."""
+    """A method as a pair of functions of a tally.
+
+    Attributes:
+        theorem: what it rests on.
+        assumptions: what has to hold of the algorithm, a key of `ASSUMPTIONS`.
+        condition: what has to hold of the auditor.
+        p_value: of a tally, eps, delta and the confidence.
+        eps_lower_bound: of a tally, delta and the confidence.
+        kind: 'bound' or 'estimate'.
+        needs: the field of the tally that it cannot do without, if any: 'confusion',
+            'samples' or 'claim'.
+        takes_weights: whether guesses may have weights between 0 and 1.
+        pairs: whether a coin is for a pair of canaries, of which one was in.
+    """
 
     theorem: str
     assumptions: str
-    condition: str  # on the auditor, not on the algorithm
-    p_value: Callable[[Tally, float, float, float], float]  # tally, eps, delta, confidence
-    eps_lower_bound: Callable[[Tally, float, float], float]  # tally, delta, confidence
+    condition: str
+    p_value: Callable[[Tally, float, float, float], float]
+    eps_lower_bound: Callable[[Tally, float, float], float]
     kind: str = 'bound'
-    takes: str = 'counts'  # or 'weights', 'cells', 'samples', 'claim'
+    needs: str | None = None
+    takes_weights: bool = False
+    pairs: bool = False
+
+    @property
+    def takes_counts(self) -> bool:
+        """Whether (k_plus, k_minus) may be chosen freely: by a threshold or a fit, it may not."""
+        return self.needs in (None, 'claim')
 
 
-def _by_weights(ternary: Callable[..., float], weighted: Callable[..., float]):
+def _on_counts(bound: Callable[..., float]) -> Callable[..., float]:
+    return lambda tally, *options: bound(tally.m, tally.r, tally.v, *options)
+
+
+def _on_weights(ternary: Callable[..., float], weighted: Callable[..., float]):
     """A function of a tally: by its counts if all guesses are ±1, else by its weights."""
 
-    def function(tally: Tally, *rest: float) -> float:
+    def function(tally: Tally, *options: float) -> float:
         if tally.weights is None:
-            return ternary(tally.m, tally.r, tally.v, *rest)
-        return weighted(tally.weights, tally.v, *rest)
+            return ternary(tally.m, tally.r, tally.v, *options)
+        return weighted(tally.weights, tally.v, *options)
 
     return function
 
 
-def _norms(tally: Tally) -> tuple[float, float]:
-    if tally.weights is None:
-        return float(tally.r), math.sqrt(tally.r)
-    return float(tally.weights.sum()), math.sqrt(float(np.sum(tally.weights**2)))
+def _on_norms(bound: Callable[..., float]) -> Callable[..., float]:
+    def function(tally: Tally, *options: float) -> float:
+        if tally.weights is None:
+            norms = float(tally.r), math.sqrt(tally.r)
+        else:
+            norms = float(tally.weights.sum()), math.sqrt(float(np.sum(tally.weights**2)))
+        return bound(tally.m, *norms, tally.v, *options)
+
+    return function
+
+
+def _on_confusion(bound: Callable[..., float]) -> Callable[..., float]:
+    return lambda tally, *options: bound(*tally.confusion, *options)
+
+
+def _on_samples(bound: Callable[..., float]) -> Callable[..., float]:
+    return lambda tally, *options: bound(*tally.samples, *options)
 
 
 def _without_confidence(p_value: Callable[..., float]) -> Callable[..., float]:
@@ -80,41 +117,31 @@ METHODS = {
         'Corollary ternary',
         'none',
         _FIXED,
-        lambda t, eps, delta, _: bounds.p_value(t.m, t.r, t.v, eps, delta),
-        lambda t, delta, confidence: bounds.eps_lower_bound(t.m, t.r, t.v, delta, confidence),
+        _without_confidence(_on_counts(bounds.p_value)),
+        _on_counts(bounds.eps_lower_bound),
     ),
     'adaptive': Method(
         'Corollary adap_T',
         'none',
         'the guesses depend on the scores in any way, never on the coins',
-        _by_weights(bounds.adaptive_p_value, bounds.adaptive_weighted_p_value),
-        _by_weights(bounds.adaptive_eps_lower_bound, bounds.adaptive_weighted_eps_lower_bound),
-        takes='weights',
-    ),
-    'weighted': Method(
-        'Theorem main (at δ = 0, Proposition pure)',
-        'none',
-        'the weights of the guesses were fixed before the scores were seen',
-        _without_confidence(_by_weights(bounds.p_value, bounds.weighted_p_value)),
-        _by_weights(bounds.eps_lower_bound, bounds.weighted_eps_lower_bound),
-        takes='weights',
+        _on_weights(bounds.adaptive_p_value, bounds.adaptive_weighted_p_value),
+        _on_weights(bounds.adaptive_eps_lower_bound, bounds.adaptive_weighted_eps_lower_bound),
+        takes_weights=True,
     ),
     'hoeffding': Method(
         'Corollary hoeffding',
         'none',
         'the norms of the guesses were fixed before the scores were seen',
-        lambda t, eps, delta, _: bounds.hoeffding_p_value(t.m, *_norms(t), t.v, eps, delta),
-        lambda t, delta, confidence: bounds.hoeffding_eps_lower_bound(
-            t.m, *_norms(t), t.v, delta, confidence
-        ),
-        takes='weights',
+        _without_confidence(_on_norms(bounds.hoeffding_p_value)),
+        _on_norms(bounds.hoeffding_eps_lower_bound),
+        takes_weights=True,
     ),
     'fdp': Method(
         'f-DP in one run (Mahloujifar et al. 2025)',
         'f-dp',
         _FIXED,
         _as_gaussian(lambda t, mu: bounds.fdp_p_value(t.m, t.r, t.v, bounds.gaussian_curve(mu))),
-        lambda t, delta, confidence: bounds.fdp_eps_lower_bound(t.m, t.r, t.v, delta, confidence),
+        _on_counts(bounds.fdp_eps_lower_bound),
     ),
     'fdp_dpsgd': Method(
         'f-DP in one run, by privacy loss distributions',
@@ -122,59 +149,64 @@ METHODS = {
         _FIXED,
         _dpsgd_p_value,
         _dpsgd_eps_lower_bound,
-        takes='claim',
+        needs='claim',
+    ),
+    'weighted': Method(
+        'Theorem main (at δ = 0, Proposition pure)',
+        'none',
+        'the weights of the guesses were fixed before the scores were seen',
+        _without_confidence(_on_weights(bounds.p_value, bounds.weighted_p_value)),
+        _on_weights(bounds.eps_lower_bound, bounds.weighted_eps_lower_bound),
+        takes_weights=True,
     ),
     'clopper_pearson': Method(
         'Clopper-Pearson (Nasr et al. 2023)',
         'independent',
         _THRESHOLD,
-        lambda t, eps, delta, _: bounds.clopper_pearson_p_value(*t.cells, eps, delta),
-        lambda t, delta, confidence: bounds.clopper_pearson_eps_lower_bound(
-            *t.cells, delta, confidence
-        ),
-        takes='cells',
+        _without_confidence(_on_confusion(bounds.clopper_pearson_p_value)),
+        _on_confusion(bounds.clopper_pearson_eps_lower_bound),
+        needs='confusion',
     ),
     'cp_gdp': Method(
         'Clopper-Pearson to Gaussian DP (Nasr et al. 2023)',
         'independent-gaussian',
         _THRESHOLD,
-        _as_gaussian(lambda t, mu: bounds.cp_gdp_p_value(*t.cells, mu)),
-        lambda t, delta, confidence: bounds.cp_gdp_eps_lower_bound(*t.cells, delta, confidence),
-        takes='cells',
+        _as_gaussian(_on_confusion(bounds.cp_gdp_p_value)),
+        _on_confusion(bounds.cp_gdp_eps_lower_bound),
+        needs='confusion',
     ),
     'gaussian_pair': Method(
         'a fit of two normals',
         'gaussian-scores',
         'every score is used',
-        _as_gaussian(lambda t, mu: bounds.gaussian_pair_p_value(*t.samples, mu)),
-        lambda t, delta, confidence: bounds.gaussian_pair_eps(*t.samples, delta, confidence),
+        _as_gaussian(_on_samples(bounds.gaussian_pair_p_value)),
+        _on_samples(bounds.gaussian_pair_eps),
         kind='estimate',
-        takes='samples',
+        needs='samples',
     ),
     'replacement': Method(
         'Corollary ternary and group privacy (Appendix A)',
         'none',
         'one of each pair of canaries was in; ' + _FIXED,
-        lambda t, eps, delta, _: bounds.replacement_p_value(t.m, t.r, t.v, eps, delta),
-        lambda t, delta, confidence: bounds.replacement_eps_lower_bound(
-            t.m, t.r, t.v, delta, confidence
-        ),
+        _without_confidence(_on_counts(bounds.replacement_p_value)),
+        _on_counts(bounds.replacement_eps_lower_bound),
+        pairs=True,
     ),
 }
 
 _MISSING = {
-    'cells': 'every canary guessed by a threshold that was fixed beforehand, '
+    'confusion': 'every canary guessed by a threshold that was fixed beforehand, '
     'guesses=guess.Threshold(t), or the mechanism, from which one is planned',
     'samples': 'the scores themselves',
     'claim': 'q and the steps of the DP-SGD, mechanism=DPSGD(…)',
 }
 
 
-def check_given(method: str, tally: Tally) -> None:
-    """Says what a method needs and the tally does not have."""
-    takes = METHODS[method].takes
-    if takes in _MISSING and getattr(tally, takes) is None:
-        raise ValueError(f'method {method!r} needs {_MISSING[takes]}.')
+def require_fields(method: str, tally: Tally) -> None:
+    """Raises a ValueError if the tally lacks what the method needs."""
+    needs = METHODS[method].needs
+    if needs is not None and getattr(tally, needs) is None:
+        raise ValueError(f'method {method!r} needs {_MISSING[needs]}.')
 
 
 def audit_tally(
@@ -186,22 +218,22 @@ def audit_tally(
     eps_claimed: float | None = None,
 ) -> AuditResult:
     """The bound `method` on a tally of guesses. See `oneshot.audit_scores`."""
-    found = METHODS[inputs.choice('method', method, list(METHODS))]
-    if found.takes in ('counts', 'claim') and tally.weights is not None:
+    chosen = METHODS[inputs.choice('method', method, list(METHODS))]
+    if tally.weights is not None and chosen.takes_counts and not chosen.takes_weights:
         raise ValueError(
             f'guesses must be -1, 0 or +1 for method {method!r}, but weights between them were '
             "given; 'weighted' and 'adaptive' take them."
         )
-    check_given(method, tally)
+    require_fields(method, tally)
     delta, confidence = inputs.delta(delta), inputs.confidence(confidence)
     p_value = None
     if eps_claimed is not None:
         eps_claimed = inputs.real('eps_claimed', eps_claimed, 0.0)
-        p_value = found.p_value(tally, eps_claimed, delta, confidence)
+        p_value = chosen.p_value(tally, eps_claimed, delta, confidence)
     return AuditResult(
-        eps_lb=found.eps_lower_bound(tally, delta, confidence),
+        eps_lb=chosen.eps_lower_bound(tally, delta, confidence),
         method=method,
-        assumptions=found.assumptions,
+        assumptions=chosen.assumptions,
         confidence=confidence,
         delta=delta,
         m=tally.m,
@@ -211,6 +243,6 @@ def audit_tally(
         k_minus=tally.k_minus,
         eps_claimed=eps_claimed,
         p_value=p_value,
-        kind=found.kind,
+        kind=chosen.kind,
         weight=None if tally.weights is None else float(tally.weights.sum()),
     )

@@ -17,6 +17,16 @@ ASSUMPTIONS = {
 class AuditResult:
     """A lower bound on ε, and all that it rests on.
 
+    >>> import numpy as np
+    >>> import oneshot
+    >>> included = np.arange(200) % 2 == 0
+    >>> guesses = np.where(included, 1, -1) * np.where(np.arange(200) < 20, -1, 1)
+    >>> result = oneshot.audit_guesses(guesses, included, delta=1e-5, eps_claimed=1.0)
+    >>> result.correct, result.guesses, round(result.eps_lb, 2), result.certainty
+    (180, 200, 1.77, 'with 95 % confidence')
+    >>> result.violated
+    True
+
     Attributes:
         eps_lb: at most the true ε with probability at least `confidence`, if `kind` is
             'bound'.
@@ -33,8 +43,8 @@ class AuditResult:
         p_value: the p-value of that claim, if any.
         kind: 'bound', 'estimate', or 'no guarantee' where the guesses were chosen by
             their success.
-        rule: how the guesses were chosen.
-        weight: of all guesses, where they are weighted.
+        rule: how the guesses were chosen, a key of `oneshot.guess.RULES`.
+        weight: the weight of all guesses, where they are weighted.
     """
 
     eps_lb: float
@@ -59,7 +69,7 @@ class AuditResult:
         return None if self.eps_claimed is None else self.eps_lb > self.eps_claimed
 
     @property
-    def sure(self) -> str:
+    def certainty(self) -> str:
         """How sure the bound is, in words."""
         if self.kind == 'bound':
             return f'with {100 * self.confidence:g} % confidence'

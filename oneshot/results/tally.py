@@ -9,13 +9,13 @@ from oneshot import inputs
 from oneshot.claims.claim import DPSGD
 
 
-class Cells(NamedTuple):
-    """Who is guessed "in", of those that are in and of those that are out."""
+class ConfusionCounts(NamedTuple):
+    """How many are guessed "in", of the canaries that are in and of those that are out."""
 
     n_in: int
-    hits: int
+    hits: int  # of n_in
     n_out: int
-    alarms: int
+    alarms: int  # of n_out
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Tally:
     weights: np.ndarray | None = None  # |T|, where the guesses are not all ±1
     k_plus: int | None = None
     k_minus: int | None = None
-    cells: Cells | None = None  # where a threshold was fixed beforehand
+    confusion: ConfusionCounts | None = None  # where a threshold was fixed beforehand
     samples: tuple[np.ndarray, np.ndarray] | None = None  # the scores of "in" and "out"
     claim: DPSGD | None = None  # what is known of the algorithm
 

@@ -158,7 +158,7 @@ def _runs(flags: argparse.Namespace) -> Iterator[tuple[np.ndarray, np.ndarray]]:
 def _text(result: AuditResult) -> str:
     method = METHODS[result.method]
     lines = [
-        ('eps_lb', f'{result.eps_lb:.6g} {result.sure}'),
+        ('eps_lb', f'{result.eps_lb:.6g} {result.certainty}'),
         ('delta', f'{result.delta:g}'),
         ('assumes', f'{ASSUMPTIONS[result.assumptions]}; {method.condition}'),
         ('method', f'{result.method}, by {method.theorem}'),

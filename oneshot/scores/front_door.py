@@ -11,20 +11,18 @@ from numpy.typing import ArrayLike
 from oneshot import inputs
 from oneshot.bounds import binomial
 from oneshot.claims.claim import DPSGD
-from oneshot.plan.expected import METHODS as PLANNED
-from oneshot.plan.expected import Audit
+from oneshot.plan.expected import PLANNED_METHODS, AuditSetting
 from oneshot.plan.score_law import Scoring
-from oneshot.plan.search import best
+from oneshot.plan.search import plan_guesses
 from oneshot.results import guess
-from oneshot.results.methods import METHODS, audit_tally, check_given
+from oneshot.results.methods import METHODS, audit_tally, require_fields
 from oneshot.results.result import AuditResult
-from oneshot.results.tally import Cells, Tally
+from oneshot.results.tally import ConfusionCounts, Tally
 from oneshot.scores.ids import join
 
 Rule = (
     str | tuple[int, int] | guess.Threshold | guess.Beyond | guess.Ranked | guess.Split | guess.Grid
 )
-_WORDS = ('planned', 'preset', 'split', 'grid', 'best_of_all')
 
 
 def audit_guesses(guesses: ArrayLike, included: ArrayLike, **options: Any) -> AuditResult:
@@ -63,7 +61,7 @@ def _audit(
     if by_threshold and ternary and weights.all():
         inside, positive = signs > 0, guesses > 0
         counts = inside, inside & positive, ~inside, ~inside & positive
-        cells = Cells(*(int(np.sum(one)) for one in counts))
+        cells = ConfusionCounts(*(int(np.sum(one)) for one in counts))
     tally = Tally(
         m=guesses.size,
         r=int(np.count_nonzero(guesses)),
@@ -71,7 +69,7 @@ def _audit(
         weights=None if ternary else weights,
         k_plus=int(np.sum(guesses > 0)),
         k_minus=int(np.sum(guesses < 0)),
-        cells=cells,
+        confusion=cells,
         samples=samples,
         claim=_claim(mechanism),
     )
@@ -144,7 +142,7 @@ def audit_scores(
         'eps_claimed': eps_claimed,
     }
     name, rule = _rule(guesses, scores.size, options)
-    if METHODS[method].takes == 'samples':  # it makes no guesses
+    if METHODS[method].needs == 'samples':  # it makes no guesses
         none = np.zeros(scores.size, np.int8)
         samples = scores[signs > 0], scores[signs < 0]
         return _audit(none, signs, samples=samples, **options)
@@ -196,7 +194,7 @@ def pool(runs: Sequence[tuple[ArrayLike, ArrayLike]]) -> tuple[np.ndarray, np.nd
 
 def _rule(guesses: Any, m: int, options: dict[str, Any]) -> tuple[str, Any]:
     """The rule by name, and as what it comes to for m canaries."""
-    if isinstance(guesses, str) and guesses in _WORDS:
+    if isinstance(guesses, str) and guesses in guess.NAMED_RULES:
         if guesses == 'planned':
             return _planned(m, options)
         known = {'split': guess.Split(), 'grid': guess.Grid.preset(m), 'preset': guess.preset(m)}
@@ -207,7 +205,7 @@ def _rule(guesses: Any, m: int, options: dict[str, Any]) -> tuple[str, Any]:
     if isinstance(guesses, rules):
         return type(guesses).__name__.lower(), guesses
     raise ValueError(
-        f'guesses must be (k_plus, k_minus), one of {", ".join(_WORDS)}, or a rule of '
+        f'guesses must be (k_plus, k_minus), one of {", ".join(guess.NAMED_RULES)}, or a rule of '
         f'oneshot.guess, but {guesses!r} was given.'
     )
 
@@ -215,12 +213,12 @@ def _rule(guesses: Any, m: int, options: dict[str, Any]) -> tuple[str, Any]:
 def _planned(m: int, options: dict[str, Any]) -> tuple[str, Any]:
     """The best rule for the method, before any score is seen."""
     mechanism = options['mechanism']
-    if mechanism is None or m < 2 or options['method'] not in PLANNED:
+    if mechanism is None or m < 2 or options['method'] not in PLANNED_METHODS:
         return 'preset', guess.preset(m)
     scoring = Scoring(mechanism) if isinstance(mechanism, DPSGD) else mechanism
     unit = dataclasses.replace(scoring, scale=1.0)  # plans for other scales are the same
-    audit = Audit(unit, m, options['delta'], options['confidence'], options['method'])
-    rule = best(audit).rule
+    audit = AuditSetting(unit, m, options['delta'], options['confidence'], options['method'])
+    rule = plan_guesses(audit).rule
     if isinstance(rule, guess.Threshold):
         rule = guess.Threshold(scoring.scale * rule.value)
     return 'planned', rule
@@ -286,16 +284,16 @@ def _best_numbers(
 ) -> tuple[int, int]:
     """The numbers of guesses with the largest bound, by a look at the coins."""
     method, m = METHODS[options['method']], scores.size
-    if method.takes not in ('counts', 'weights', 'claim'):
+    if not method.takes_counts:
         raise ValueError(
             f'There are no numbers of guesses to choose from by method {options["method"]!r}.'
         )
-    check_given(options['method'], Tally(m=m, r=0, v=0, claim=_claim(options['mechanism'])))
+    require_fields(options['method'], Tally(m=m, r=0, v=0, claim=_claim(options['mechanism'])))
     ranked = signs[guess.order(scores)] > 0
     right_in = np.concatenate([[0], np.cumsum(ranked[::-1])])
     right_out = np.concatenate([[0], np.cumsum(~ranked)])
     found = {}
-    for k_plus, k_minus in guess.many(m):
+    for k_plus, k_minus in guess.counts_for_best_of_all(m):
         right = int(right_in[k_plus] + right_out[k_minus])
         tally = Tally(m=m, r=k_plus + k_minus, v=right, claim=_claim(options['mechanism']))
         bound = method.eps_lower_bound(tally, options['delta'], options['confidence'])

@@ -17,8 +17,8 @@ from oneshot import DPSGD, audit_scores
 from oneshot.plan import Scoring, search
 from oneshot.plan import __main__ as command
 from oneshot.plan.detection import _power
-from oneshot.plan.expected import METHODS, Audit, expected_eps_lb, wrong_guesses
-from oneshot.plan.search import best
+from oneshot.plan.expected import PLANNED_METHODS, AuditSetting, expected_eps_lb, wrong_guesses
+from oneshot.plan.search import plan_guesses
 from oneshot.results import guess
 
 KNOWN = Scoring(DPSGD(1.5, 0.2, 40))
@@ -38,10 +38,10 @@ def _simulated(audit, rule, runs, known=None):
 
 
 @pytest.mark.parametrize('score', ['dot', 'llr'])
-@pytest.mark.parametrize('method', [one for one in METHODS if one != 'fdp_dpsgd'])
+@pytest.mark.parametrize('method', [one for one in PLANNED_METHODS if one != 'fdp_dpsgd'])
 def test_predictions_are_what_simulations_give(method, score):
-    audit = Audit(dataclasses.replace(KNOWN, weighing=score), 1000, DELTA, method=method)
-    planned = best(audit)
+    audit = AuditSetting(dataclasses.replace(KNOWN, weighing=score), 1000, DELTA, method=method)
+    planned = plan_guesses(audit)
     runs = 60 if method == 'cp_gdp' else 300
     found = _simulated(audit, planned.rule, runs)
     off = abs(found.mean() - planned.eps_lb)
@@ -50,7 +50,7 @@ def test_predictions_are_what_simulations_give(method, score):
 
 
 def test_other_guesses_and_less_noise_are_predicted_too():
-    audit = Audit(KNOWN, 1000, DELTA)
+    audit = AuditSetting(KNOWN, 1000, DELTA)
     for rule, sigma in (((200, 10), None), ((0, 60), None), ((100, 100), 0.8)):
         known = KNOWN if sigma is None else Scoring(DPSGD(sigma, 0.2, 40))
         found = _simulated(audit, rule, 300, known)
@@ -80,8 +80,8 @@ def test_the_number_of_wrong_guesses():
 
 
 def test_no_neighbour_is_better():
-    audit = Audit(KNOWN, 1000, DELTA)
-    planned = best(audit)
+    audit = AuditSetting(KNOWN, 1000, DELTA)
+    planned = plan_guesses(audit)
     k_plus, k_minus = planned.rule
     for pair in ((2 * k_plus, k_minus), (k_plus, 2 * k_minus), (k_plus // 2, k_minus // 2)):
         assert expected_eps_lb(audit, pair) <= planned.eps_lb
@@ -92,24 +92,30 @@ def test_no_neighbour_is_better():
 
 def test_what_helps():
     """More canaries, llr, and weights do; interference does not."""
-    audit = Audit(Scoring(DPSGD(0.6, 0.02, 500)), 2000, DELTA)
+    audit = AuditSetting(Scoring(DPSGD(0.6, 0.02, 500)), 2000, DELTA)
     by_llr = dataclasses.replace(audit, scoring=dataclasses.replace(audit.scoring, weighing='llr'))
-    assert best(by_llr).eps_lb > 1.5 * best(audit).eps_lb
-    assert best(dataclasses.replace(by_llr, m=8000)).eps_lb > best(by_llr).eps_lb
-    assert best(dataclasses.replace(by_llr, method='weighted')).eps_lb > best(by_llr).eps_lb
+    assert plan_guesses(by_llr).eps_lb > 1.5 * plan_guesses(audit).eps_lb
+    assert plan_guesses(dataclasses.replace(by_llr, m=8000)).eps_lb > plan_guesses(by_llr).eps_lb
+    assert (
+        plan_guesses(dataclasses.replace(by_llr, method='weighted')).eps_lb
+        > plan_guesses(by_llr).eps_lb
+    )
     disturbed = dataclasses.replace(audit.scoring, interference=0.6)
-    assert best(dataclasses.replace(audit, scoring=disturbed)).eps_lb < best(audit).eps_lb
+    assert (
+        plan_guesses(dataclasses.replace(audit, scoring=disturbed)).eps_lb
+        < plan_guesses(audit).eps_lb
+    )
 
 
 def test_canaries_that_are_needed():
-    audit = Audit(KNOWN, 1000, DELTA)
-    target = best(audit).eps_lb
+    audit = AuditSetting(KNOWN, 1000, DELTA)
+    target = plan_guesses(audit).eps_lb
     needed = search.canaries_needed(audit, target)
     assert 900 < needed <= 1000
     more = search.canaries_needed(audit, 1.3 * target)
     assert more > 1000
-    assert best(dataclasses.replace(audit, m=more)).eps_lb >= 0.995 * 1.3 * target
-    assert best(dataclasses.replace(audit, m=int(0.9 * more))).eps_lb < 1.3 * target
+    assert plan_guesses(dataclasses.replace(audit, m=more)).eps_lb >= 0.995 * 1.3 * target
+    assert plan_guesses(dataclasses.replace(audit, m=int(0.9 * more))).eps_lb < 1.3 * target
     assert search.canaries_needed(dataclasses.replace(audit, m=10**6), 20.0) is None
 
 
@@ -119,9 +125,9 @@ def test_violations_that_are_noticed(method):
 
     By chance that fails with probability below 1e-9.
     """
-    audit = Audit(KNOWN, 2000, DELTA, method=method)
+    audit = AuditSetting(KNOWN, 2000, DELTA, method=method)
     eps = 3.0
-    found = command.detectable(audit, eps)
+    found = command.detectable_violation(audit, eps)
     assert 0.1 < found.noise_multiplier < KNOWN.claim.noise_multiplier
     runs = 60 if method == 'cp_gdp' else 200
     less = Scoring(dataclasses.replace(KNOWN.claim, noise_multiplier=found.noise_multiplier))
@@ -136,20 +142,20 @@ def test_a_threshold_for_likelihood_ratios_goes_blind():
     found = {}
     for score in ('llr', 'dot'):
         known = Scoring(DPSGD(1.286, 0.1, 300), score)
-        audit = Audit(known, 2000, DELTA, method='cp_gdp')
-        violation = found[score] = command.detectable(audit, 8.0)
+        audit = AuditSetting(known, 2000, DELTA, method='cp_gdp')
+        violation = found[score] = command.detectable_violation(audit, 8.0)
         test = _power(audit, violation.rule, 8.0)
         assert test(known.law(violation.noise_multiplier)) >= 0.9
         assert (test(known.law(0.4 * 1.286)) >= 0.9) == (score == 'dot')
-    assert 0.6 * 1.286 < found['llr'].least <= found['llr'].noise_multiplier
-    assert found['dot'].least == 0.0
+    assert 0.6 * 1.286 < found['llr'].blind_below <= found['llr'].noise_multiplier
+    assert found['dot'].blind_below == 0.0
 
 
 def test_too_few_guesses_notice_nothing():
-    audit = Audit(KNOWN, 200, DELTA)
-    assert command.detectable(audit, 8.0, [(10, 10)]) is None
+    audit = AuditSetting(KNOWN, 200, DELTA)
+    assert command.detectable_violation(audit, 8.0, [(10, 10)]) is None
     with pytest.raises(ValueError, match='An estimate rejects no claim'):
-        command.detectable(Audit(KNOWN, 200, DELTA, method='gaussian_pair'), 1.0)
+        command.detectable_violation(AuditSetting(KNOWN, 200, DELTA, method='gaussian_pair'), 1.0)
 
 
 def test_planned_guesses_are_those_of_the_plan():
@@ -157,7 +163,7 @@ def test_planned_guesses_are_those_of_the_plan():
     included = rng.random(1000) < 0.5
     scores = KNOWN.sample(rng, included)
     result = audit_scores(scores, included, delta=DELTA, mechanism=KNOWN)
-    assert (result.k_plus, result.k_minus) == best(Audit(KNOWN, 1000, DELTA)).rule
+    assert (result.k_plus, result.k_minus) == plan_guesses(AuditSetting(KNOWN, 1000, DELTA)).rule
     assert result.rule == 'planned'
     unknown = audit_scores(scores, included, delta=DELTA)
     assert (unknown.k_plus, unknown.k_minus) == guess.preset(1000)
@@ -175,12 +181,12 @@ def test_planned_guesses_are_those_of_the_plan():
 )
 def test_bad_input(change, message):
     with pytest.raises(ValueError, match=message):
-        Audit(**{'scoring': KNOWN, 'm': 100, 'delta': DELTA} | change)
+        AuditSetting(**{'scoring': KNOWN, 'm': 100, 'delta': DELTA} | change)
 
 
 def test_m_may_be_anything():
     for m in (2, 3, 5, 17, 10**7):
-        planned = best(Audit(KNOWN, m, DELTA))
+        planned = plan_guesses(AuditSetting(KNOWN, m, DELTA))
         assert 0 < sum(planned.rule) <= m
         assert planned.eps_lb >= 0
 
@@ -207,9 +213,9 @@ def test_command_line(tmp_path):
 def test_json():
     done = _run(*_FLAGS, '--score=dot', '--method=fdp', '--json')
     found = json.loads(done.stdout)
-    audit = Audit(dataclasses.replace(KNOWN, weighing='dot'), 500, DELTA, method='fdp')
-    assert found['plans']['fdp']['guesses'] == list(best(audit).rule)
-    assert found['plans']['fdp']['expected_eps_lb'] == best(audit).eps_lb
+    audit = AuditSetting(dataclasses.replace(KNOWN, weighing='dot'), 500, DELTA, method='fdp')
+    assert found['plans']['fdp']['guesses'] == list(plan_guesses(audit).rule)
+    assert found['plans']['fdp']['expected_eps_lb'] == plan_guesses(audit).eps_lb
     assert found['mechanism']['noise_multiplier'] == 1.5
     assert found['noticed']['power'] == 0.9
 

@@ -8,84 +8,106 @@ bound is valid. If the claim is wrong, the choice is still valid, and perhaps no
 
 import argparse
 import dataclasses
-import json
 import math
 import pathlib
 import sys
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from oneshot import inputs
+from oneshot import command, inputs
 from oneshot.claims import accounting
 from oneshot.claims.claim import DPSGD
+from oneshot.json_text import number_text
 from oneshot.plan.detection import POWER, Violation, detectable_violation
-from oneshot.plan.expected import COUNT_METHODS, MOST_CANARIES, PLANNED_METHODS, AuditSetting, Rule
+from oneshot.plan.expected import (
+    COUNT_METHODS,
+    MOST_CANARIES,
+    PLANNED_METHODS,
+    AuditSetting,
+    Rule,
+)
 from oneshot.plan.score_law import WEIGHINGS, Scoring
-from oneshot.plan.search import canaries_needed, candidate_counts, plan_guesses
-from oneshot.results import guess, methods, result
+from oneshot.plan.search import Plan, canaries_needed, candidate_counts, plan_guesses
+from oneshot.results import guess
+from oneshot.results.methods import METHODS
+from oneshot.results.result import ASSUMPTIONS
 
-_EXAMPLES = """examples:
-  python -m oneshot.plan --m=5000 --eps=8 --delta=1e-5 --sampling-prob=0.08192 --steps=2000
-  python -m oneshot.plan --m=5000 --noise-multiplier=1 --delta=1e-5 --see=2 --plot=plan.png
+_USAGE = """--m M (--eps ε | --sigma σ) --delta δ [option ...]"""
 
-Without --sampling-prob and --steps it is one step of everybody, the Gaussian mechanism. The
-scores are those of the residual, which other data leaves alone; for the iterates,
---interference is the deviation of what other data adds to a step along a canary, in units of
-the clip norm, and unknown beforehand: with 0, what is printed is the most to expect."""
+_EPILOG = """examples:
+  %(prog)s --m=5000 --eps=8 --delta=1e-5 --q=0.08192 --steps=2000
+  %(prog)s --m=5000 --sigma=1 --delta=1e-5 --target-eps-lb=2 --plot=plan.png
+
+Without --q and --steps it is one step of everybody, the Gaussian mechanism. The scores are those of
+the residual, which other data leaves alone. For the iterates, --interference is the deviation of
+what other data adds to a step along a canary, in units of the clip norm. It is unknown beforehand;
+with 0, what is printed is the most to expect."""
 
 
-def main(argv: list[str] | None = None) -> int:
+def main(argv: list[str] | None = None, prog: str | None = None) -> int:
     """Prints the plan; returns the exit status."""
-    parser = _parser()
-    flags = parser.parse_args(argv)
-    try:
-        audit, eps_ub = _audit(flags)
-        if flags.see is not None:
-            inputs.real('--see', flags.see, 0.0, math.inf, open_low=True, open_high=True)
-        answer = _answer(audit, eps_ub, flags.see)
-        if flags.plot is not None:
-            from oneshot.plan import plot
-
-            plot.draw_plan(flags.plot, audit, answer['plans'][audit.method])
-    except (ValueError, OSError) as error:
-        print(f'{parser.prog}: {error}', file=sys.stderr)
-        return 2
-    if flags.json:
-        print(json.dumps(_record(audit, eps_ub, answer), indent=2, ensure_ascii=False))
-    else:
-        _show(Console(), audit, eps_ub, answer)
-    return 0
+    return command.run(_parser(prog or 'python -m oneshot.plan'), argv, _answer, _record, _show)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog='python -m oneshot.plan',
-        description='What an audit in one run will see, and how many guesses are best for it.',
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def _parser(prog: str) -> argparse.ArgumentParser:
+    description = 'What an audit in one run will see, and how many guesses are best for it.'
+    parser = command.make_parser(prog, _USAGE, description, _EPILOG)
     parser.add_argument('--m', type=float, required=True, help='the number of canaries')
     noise = parser.add_mutually_exclusive_group(required=True)
-    noise.add_argument('--eps', type=float, help='the claimed ε, from which σ follows')
-    noise.add_argument('--noise-multiplier', '--sigma', type=float, help='σ')
-    parser.add_argument('--delta', type=float, required=True, help='δ')
-    parser.add_argument('--sampling-prob', '--q', type=float, default=1.0, help='q; default 1')
+    noise.add_argument('--eps', type=float, metavar='ε', help='the claimed ε, from which σ follows')
+    noise.add_argument('--noise-multiplier', '--sigma', type=float, metavar='σ', help='σ')
+    parser.add_argument('--delta', type=float, required=True, metavar='δ', help='δ in [0, 1]')
+    parser.add_argument(
+        '--sampling-prob', '--q', type=float, default=1.0, metavar='q', help='q; default 1'
+    )
     parser.add_argument('--steps', type=float, default=1, help='default 1')
     parser.add_argument('--confidence', type=float, default=0.95, help='default 0.95')
     parser.add_argument('--score', default='llr', help=f'{", ".join(WEIGHINGS)}; default llr')
     parser.add_argument('--method', default='one_run', help=f'{", ".join(PLANNED_METHODS)}')
     parser.add_argument('--interference', type=float, default=0.0, help='default 0; see below')
-    parser.add_argument('--see', type=float, help='an ε_LB: how many canaries does it take?')
-    parser.add_argument('--plot', type=pathlib.Path, help='a .png to draw')
-    parser.add_argument('--json', action='store_true', help='print JSON')
+    parser.add_argument(
+        '--target-eps-lb', type=float, metavar='ε', help='an ε_LB: how many canaries does it take?'
+    )
+    parser.add_argument('--plot', type=pathlib.Path, metavar='FILE', help='a .png to draw')
     return parser
 
 
-def _audit(flags: argparse.Namespace) -> tuple[AuditSetting, float]:
-    """The audit, and the ε that is claimed."""
+class _Answer(NamedTuple):
+    audit: AuditSetting
+    eps_ub: float
+    plans: dict[str, Plan]  # by method
+    target: float | None  # the ε_LB that is asked for
+    needed: int | None  # canaries for it
+    noticed: dict[str, Violation | None]  # with the planned guesses, and with any
+
+
+def _answer(flags: argparse.Namespace) -> _Answer:
+    """Every method's plan, and what is asked of the chosen one."""
+    audit, target = _audit(flags), flags.target_eps_lb
+    if target is not None:
+        inputs.real('--target-eps-lb', target, 0.0, math.inf, open_low=True, open_high=True)
+    if flags.plot is not None:
+        inputs.require('run', 'matplotlib')
+    slow = {'fdp_dpsgd'} | ({'weighted'} if audit.m > 10**5 else set())
+    shown = [name for name in PLANNED_METHODS if name == audit.method or name not in slow]
+    plans = {name: plan_guesses(dataclasses.replace(audit, method=name)) for name in shown}
+    eps_ub, noticed = audit.scoring.claim.eps(audit.delta), {}
+    if audit.method != 'gaussian_pair':
+        planned = [plans[audit.method].rule]
+        noticed['planned'] = detectable_violation(audit, eps_ub, planned)
+        noticed['any'] = detectable_violation(audit, eps_ub)
+    needed = None if target is None else canaries_needed(audit, target)
+    if flags.plot is not None:
+        from oneshot.plan import plot
+
+        plot.draw_plan(flags.plot, audit, plans[audit.method])
+    return _Answer(audit, eps_ub, plans, target, needed, noticed)
+
+
+def _audit(flags: argparse.Namespace) -> AuditSetting:
     inputs.choice('--score', flags.score, WEIGHINGS)
     steps = inputs.count('--steps', flags.steps, 1, 10**7)
     q = inputs.real('--sampling-prob', flags.sampling_prob, 0.0, 1.0, open_low=True)
@@ -95,40 +117,15 @@ def _audit(flags: argparse.Namespace) -> tuple[AuditSetting, float]:
     if sigma is None:
         sigma = accounting.calibrate_noise(flags.eps, q, steps, flags.delta)
     scoring = Scoring(DPSGD(sigma, q, steps), flags.score, flags.interference)
-    audit = AuditSetting(scoring, m, flags.delta, flags.confidence, flags.method)
-    return audit, accounting.eps_upper_bound(sigma, q, steps, flags.delta)
+    return AuditSetting(scoring, m, flags.delta, flags.confidence, flags.method)
 
 
-def _answer(audit: AuditSetting, eps_ub: float, see: float | None) -> dict[str, Any]:
-    """Every method's plan, and what is asked of the chosen one."""
-    slow = {'fdp_dpsgd'} | ({'weighted'} if audit.m > 10**5 else set())
-    shown = [name for name in PLANNED_METHODS if name == audit.method or name not in slow]
-    plans = {name: plan_guesses(dataclasses.replace(audit, method=name)) for name in shown}
-    answer = {'plans': plans, 'see': see}
-    if see is not None:
-        answer['needed'] = canaries_needed(audit, see)
-    if audit.method != 'gaussian_pair':
-        answer['planned'] = detectable_violation(audit, eps_ub, [plans[audit.method].rule])
-        answer['any'] = detectable_violation(audit, eps_ub)
-    return answer
-
-
-def _words(rule: Rule) -> str:
-    if rule is None:
-        return 'all scores'
-    if isinstance(rule, guess.Threshold):
-        return f'above {rule.value:.4g}'
-    if isinstance(rule, guess.Ranked):
-        weights = np.asarray(rule.weights)
-        return f'{np.count_nonzero(weights):,} by weight'
-    return f'{rule[0]:,} in, {rule[1]:,} out'
-
-
-def _show(console: Console, audit: AuditSetting, eps_ub: float, answer: dict[str, Any]) -> None:
-    known = audit.scoring.claim
+def _show(answer: _Answer) -> None:
+    console, audit, claim = Console(), answer.audit, answer.audit.scoring.claim
     console.print(
-        f'DP-SGD, {known.steps:,} steps, q = {known.sampling_prob:.4g}, '
-        f'σ = {known.noise_multiplier:.4g}: ε_UB = {eps_ub:.4g} at δ = {audit.delta:g}'
+        f'DP-SGD, {claim.steps:,} steps, q = {claim.sampling_prob:.4g}, '
+        f'σ = {claim.noise_multiplier:.4g}: '
+        f'ε_UB = {number_text(answer.eps_ub)} at δ = {audit.delta:g}'
     )
     console.print(
         f'm = {audit.m:,} canaries, score {audit.scoring.weighing}, '
@@ -137,15 +134,25 @@ def _show(console: Console, audit: AuditSetting, eps_ub: float, answer: dict[str
     table = Table(title='the ε_LB to expect', title_justify='left')
     for name in ('method', 'guesses', 'ε_LB', 'kind', 'assumes'):
         table.add_column(name, no_wrap=name != 'assumes')
-    for name, plan in answer['plans'].items():
-        method = methods.METHODS[name]
-        words = result.ASSUMPTIONS[method.assumptions]
-        table.add_row(name, _words(plan.rule), f'{plan.eps_lb:.3f}', method.kind, words)
+    for name, plan in answer.plans.items():
+        eps_lb, method = number_text(plan.eps_lb, '.3f'), METHODS[name]
+        assumed = ASSUMPTIONS[method.assumptions]
+        table.add_row(name, _rule_text(plan.rule), eps_lb, method.kind, assumed)
     console.print(table)
-    if audit.method in COUNT_METHODS and answer['plans'][audit.method].grid:
-        console.print(_grid_table(audit, answer['plans'][audit.method].grid))
-    for line in _sentences(audit, eps_ub, answer):
+    if audit.method in COUNT_METHODS and answer.plans[audit.method].grid:
+        console.print(_grid_table(audit, answer.plans[audit.method].grid))
+    for line in _sentences(answer):
         console.print(line)
+
+
+def _rule_text(rule: Rule) -> str:
+    if rule is None:
+        return 'all scores'
+    if isinstance(rule, guess.Threshold):
+        return f'above {rule.value:.4g}'
+    if isinstance(rule, guess.Ranked):
+        return f'{np.count_nonzero(rule.weights):,} by weight'
+    return f'{rule[0]:,} in, {rule[1]:,} out'
 
 
 def _grid_table(audit: AuditSetting, grid: dict[tuple[int, int], float]) -> Table:
@@ -156,72 +163,56 @@ def _grid_table(audit: AuditSetting, grid: dict[tuple[int, int], float]) -> Tabl
     for name in ('', *(f'{size:,}' for size in sizes)):
         table.add_column(name, justify='right')
     for k_plus in sizes:
-        found = (grid.get((k_plus, k_minus)) for k_minus in sizes)
-        table.add_row(f'{k_plus:,}', *('' if one is None else f'{one:.2f}' for one in found))
+        cells = (grid.get((k_plus, k_minus)) for k_minus in sizes)
+        row = ('' if eps_lb is None else number_text(eps_lb, '.2f') for eps_lb in cells)
+        table.add_row(f'{k_plus:,}', *row)
     return table
 
 
-def _sentences(audit: AuditSetting, eps_ub: float, answer: dict[str, Any]) -> list[str]:
+def _sentences(answer: _Answer) -> list[str]:
     """The answers to the questions, in words."""
-    lines = []
-    if answer['see'] is not None:
-        needed = answer['needed']
-        lines.append(
-            f'To expect ε_LB ≥ {answer["see"]:g} by {audit.method}: '
-            + (f'{needed:,} canaries.' if needed else f'more than {MOST_CANARIES:,} canaries.')
-        )
-    for name, words in (('planned', 'these guesses'), ('any', 'the best guesses for that')):
-        if name not in answer:
+    lines, method = [], answer.audit.method
+    if answer.target is not None:
+        number = f'{answer.needed:,}' if answer.needed else f'more than {MOST_CANARIES:,}'
+        lines.append(f'To expect ε_LB ≥ {answer.target:g} by {method}: {number} canaries.')
+    for name, violation in answer.noticed.items():
+        guesses = {'planned': 'these guesses', 'any': 'the best guesses for that'}[name]
+        line = f'Noticed with {100 * POWER:g} % power by {method} and {guesses}'
+        if violation is None:
+            lines.append(f'{line}: no lack of noise, however large.')
             continue
-        found = answer[name]
-        claim = f'Noticed with {100 * POWER:g} % power by {audit.method} and {words}'
-        if found is None:
-            lines.append(f'{claim}: no lack of noise, however large.')
-        else:
-            share = found.noise_multiplier / audit.scoring.claim.noise_multiplier
-            rule = '' if name == 'planned' else f' ({_words(found.rule)})'
-            lines.append(
-                f'{claim}{rule}: a true σ of {found.noise_multiplier:.3g}, '
-                f'{100 * share:.0f} % of the claimed one'
-                + (
-                    f', down to {found.blind_below:.3g}, and not less.'
-                    if found.blind_below
-                    else '.'
-                )
-            )
+        sigma, blind = violation.noise_multiplier, violation.blind_below
+        share = sigma / answer.audit.scoring.claim.noise_multiplier
+        line += '' if name == 'planned' else f' ({_rule_text(violation.rule)})'
+        line += f': a true σ of {sigma:.3g}, {100 * share:.0f} % of the claimed one'
+        lines.append(line + (f', down to {blind:.3g}, and not less.' if blind else '.'))
     return lines
 
 
-def _record(audit: AuditSetting, eps_ub: float, answer: dict[str, Any]) -> dict[str, Any]:
+def _record(answer: _Answer) -> dict[str, Any]:
     """The answers for --json."""
-
-    def plain(found: Violation | None) -> dict[str, Any] | None:
-        if found is None:
-            return None
-        return {
-            'noise_multiplier': found.noise_multiplier,
-            'least_noise_multiplier': found.blind_below,
-            'guesses': _plain_rule(found.rule),
-        }
-
-    plans = {
-        name: {'guesses': _plain_rule(plan.rule), 'expected_eps_lb': plan.eps_lb}
-        for name, plan in answer['plans'].items()
-    }
-    record = dataclasses.asdict(audit)
+    record = dataclasses.asdict(answer.audit)
     scoring = record.pop('scoring')
-    score = {'score': scoring.pop('weighing')}
-    record = {'mechanism': scoring.pop('claim') | score | scoring} | record
-    record |= {'eps_ub': eps_ub, 'plans': plans}
-    if answer['see'] is not None:
-        record['canaries_needed'] = {'eps_lb': answer['see'], 'm': answer['needed']}
-    if 'any' in answer:
-        record['noticed'] = {name: plain(answer[name]) for name in ('planned', 'any')}
-        record['noticed']['power'] = POWER
+    mechanism = scoring.pop('claim') | {'score': scoring.pop('weighing')} | scoring
+    plans = {
+        name: {'guesses': _rule_record(plan.rule), 'expected_eps_lb': plan.eps_lb}
+        for name, plan in answer.plans.items()
+    }
+    record = {'mechanism': mechanism} | record | {'eps_ub': answer.eps_ub, 'plans': plans}
+    if answer.target is not None:
+        record['canaries_needed'] = {'eps_lb': answer.target, 'm': answer.needed}
+    if answer.noticed:
+        record['noticed'] = {'power': POWER}
+    for name, violation in answer.noticed.items():
+        record['noticed'][name] = violation and {
+            'noise_multiplier': violation.noise_multiplier,
+            'least_noise_multiplier': violation.blind_below,
+            'guesses': _rule_record(violation.rule),
+        }
     return record
 
 
-def _plain_rule(rule: Rule) -> Any:
+def _rule_record(rule: Rule) -> Any:
     if isinstance(rule, guess.Threshold):
         return {'threshold': rule.value}
     if isinstance(rule, guess.Ranked):

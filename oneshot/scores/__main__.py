@@ -9,9 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from oneshot import inputs
+from oneshot import command, inputs
 from oneshot.claims.claim import DPSGD
-from oneshot.json_text import to_json
 from oneshot.plan.score_law import Scoring
 from oneshot.results import guess
 from oneshot.results.methods import METHODS, audit_tally
@@ -21,56 +20,50 @@ from oneshot.scores.front_door import audit_scores, pool
 from oneshot.scores.ids import join
 from oneshot.scores.tables import column, read
 
-_EXAMPLES = """examples:
-  python -m oneshot.bounds --m=1000 --r=100 --v=75 --delta=1e-4
-  python -m oneshot.bounds --m=1000 --r=100 --v=75 --delta=1e-4 --eps=0.5 --json
-  python -m oneshot.bounds --scores=scores.npz --coins=coins.npz --delta=1e-5
-  python -m oneshot.bounds --scores=scores.npz --coins=coins.npz --delta=1e-5 --method=fdp \\
-      --noise-multiplier=1.286 --sampling-prob=0.1 --steps=300 --score=dot
+_USAGE = """--m M --r R --v V --delta DELTA [option ...]
+       %(prog)s --scores FILE [...] --delta DELTA [option ...]"""
 
-An .npz has arrays `scores`, `included` and `ids`; a CSV has a header and columns `score`,
-`included` and `id`. Ids are needed where the coins are in a file of their own. Coins are 0 and 1,
-or -1 and +1. Several files are several runs with fresh coins, and are audited as one. With the
-DP-SGD that gave the scores, guesses are planned for it, and else taken from m alone. The exit
-status is 0 whatever the verdict, and 2 on bad input."""
+_EPILOG = """examples:
+  %(prog)s --m=1000 --r=100 --v=75 --delta=1e-4 --eps=0.5
+  %(prog)s --scores=scores.npz --coins=coins.npz --delta=1e-5 --method=fdp
+
+Columns are `scores`, `included` and, for coins in a file of their own, `id`. Coins are 0 and 1, or
+-1 and +1. Several files are several runs with fresh coins, and are audited as one."""
 
 
-def main(argv: list[str] | None = None) -> int:
+def main(argv: list[str] | None = None, prog: str | None = None) -> int:
     """Prints ε_LB, the p-value of a claim and the assumption; returns the exit status."""
-    parser = _parser()
-    flags = parser.parse_args(argv)
-    try:
-        result = _audit(flags)
-    except (ValueError, OSError) as error:
-        print(f'{parser.prog}: {error}', file=sys.stderr)
-        return 2
-    print(to_json(result.as_dict()) if flags.json else _text(result))
-    return 0
+    parser = _parser(prog or 'python -m oneshot.bounds')
+    return command.run(parser, argv, _audit, AuditResult.as_dict, _show)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog='python -m oneshot.bounds',
-        description='A lower bound on ε from the number of right guesses, or from scores.',
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def _parser(prog: str) -> argparse.ArgumentParser:
+    description = 'A lower bound on ε from the number of right guesses, or from scores.'
+    parser = command.make_parser(prog, _USAGE, description, _EPILOG)
     counts = parser.add_argument_group('from counts')
     counts.add_argument('--m', type=float, help='the number of canaries')
     counts.add_argument('--r', type=float, help='the number of guesses')
     counts.add_argument('--v', type=float, help='the number of right guesses')
     files = parser.add_argument_group('from scores')
-    files.add_argument('--scores', type=pathlib.Path, nargs='+', help='.npz or .csv, one a run')
-    files.add_argument('--coins', type=pathlib.Path, nargs='+', help='the coins, if apart')
-    files.add_argument('--k-plus', type=float, help='the number of guesses "included"')
-    files.add_argument('--k-minus', type=float, help='the number of guesses "excluded"')
-    files.add_argument('--threshold', type=float, help='guess "included" above it')
     files.add_argument(
-        '--guesses', help='planned, preset, split, grid or best_of_all; default planned'
+        '--scores', type=pathlib.Path, nargs='+', metavar='FILE', help='.npz or .csv, one a run'
     )
-    known = parser.add_argument_group('the DP-SGD that gave the scores, if it is known')
-    known.add_argument('--noise-multiplier', '--sigma', type=float, help='σ')
-    known.add_argument('--sampling-prob', '--q', type=float, default=1.0, help='q; default 1')
+    files.add_argument(
+        '--coins', type=pathlib.Path, nargs='+', metavar='FILE', help='the coins, if apart'
+    )
+    files.add_argument('--k-plus', type=float, metavar='K', help='the number of guesses "included"')
+    files.add_argument(
+        '--k-minus', type=float, metavar='K', help='the number of guesses "excluded"'
+    )
+    files.add_argument('--threshold', type=float, help='guess "included" above it')
+    files.add_argument('--guesses', help=f'{", ".join(guess.NAMED_RULES)}; default planned')
+    known = parser.add_argument_group(
+        'the DP-SGD that gave the scores, for which guesses are planned'
+    )
+    known.add_argument('--noise-multiplier', '--sigma', type=float, metavar='σ', help='σ')
+    known.add_argument(
+        '--sampling-prob', '--q', type=float, default=1.0, metavar='q', help='q; default 1'
+    )
     known.add_argument('--steps', type=float, default=1, help='default 1')
     known.add_argument('--score', default='dot', help='dot or llr; default dot')
     known.add_argument(
@@ -79,10 +72,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument('--delta', type=float, required=True, help='δ in [0, 1]')
     parser.add_argument('--eps', type=float, help='a claimed ε, for the p-value of the claim')
     parser.add_argument('--confidence', type=float, default=0.95, help='default 0.95')
-    parser.add_argument(
-        '--method', default='one_run', help=f'{", ".join(METHODS)}; default one_run'
-    )
-    parser.add_argument('--json', action='store_true', help='print JSON')
+    parser.add_argument('--method', default='one_run', help=f'{", ".join(METHODS)}')
     return parser
 
 
@@ -155,7 +145,7 @@ def _runs(flags: argparse.Namespace) -> Iterator[tuple[np.ndarray, np.ndarray]]:
             yield scores, join(scores, column(coins, 'included', coins_path), *ids)
 
 
-def _text(result: AuditResult) -> str:
+def _show(result: AuditResult) -> None:
     method = METHODS[result.method]
     lines = [
         ('eps_lb', f'{result.eps_lb:.6g} {result.certainty}'),
@@ -168,7 +158,8 @@ def _text(result: AuditResult) -> str:
         rejected = 'rejected' if result.violated else 'not rejected'
         claim = f'{result.p_value:.4g} of the claim eps = {result.eps_claimed:g}: {rejected}'
         lines.insert(1, ('p-value', claim))
-    return '\n'.join(f'{name:<9}{text}' for name, text in lines)
+    for name, text in lines:
+        print(f'{name:<9}{text}')
 
 
 if __name__ == '__main__':

@@ -141,7 +141,7 @@ def audit_scores(
         'mechanism': mechanism,
         'eps_claimed': eps_claimed,
     }
-    name, rule = _rule(guesses, scores.size, options)
+    name, rule = choose_rule(guesses, scores.size, **options)
     if METHODS[method].needs == 'samples':  # it makes no guesses
         none = np.zeros(scores.size, np.int8)
         samples = scores[signs > 0], scores[signs < 0]
@@ -192,8 +192,17 @@ def pool(runs: Sequence[tuple[ArrayLike, ArrayLike]]) -> tuple[np.ndarray, np.nd
     return np.concatenate([one for one, _ in pairs]), np.concatenate([two for _, two in pairs])
 
 
-def _rule(guesses: Any, m: int, options: dict[str, Any]) -> tuple[str, Any]:
-    """The rule by name, and as what it comes to for m canaries."""
+def choose_rule(guesses: Rule, m: int, **options: Any) -> tuple[str, Any]:
+    """How `audit_scores` chooses guesses with these options, decided before any score is seen.
+
+    Args:
+        guesses: as in `audit_scores`.
+        m: the number of canaries.
+        **options: delta, confidence, method and mechanism.
+
+    Returns:
+        The name of the rule, a key of `oneshot.guess.RULES`, and what it comes to for m canaries.
+    """
     if isinstance(guesses, str) and guesses in guess.NAMED_RULES:
         if guesses == 'planned':
             return _planned(m, options)

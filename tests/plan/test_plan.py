@@ -203,7 +203,7 @@ def _run(*flags):
 
 def test_command_line(tmp_path):
     picture = tmp_path / 'plan.png'
-    done = _run(*_FLAGS, '--see=0.5', f'--plot={picture}')
+    done = _run(*_FLAGS, '--target-eps-lb=0.5', f'--plot={picture}')
     assert (done.returncode, done.stderr) == (0, '')
     assert 'To expect ε_LB ≥ 0.5 by one_run:' in done.stdout
     assert 'Noticed with 90 % power by one_run and these guesses' in done.stdout
@@ -228,7 +228,7 @@ def test_json():
         (('--score=loss',), '--score must be one of dot, llr'),
         (('--method=best',), 'method must be one of one_run'),
         (('--steps=0',), '--steps must be a whole number'),
-        (('--see=-1',), '--see must be a number in'),
+        (('--target-eps-lb=-1',), '--target-eps-lb must be a number in'),
     ],
 )
 def test_the_command_line_says_what_is_wrong(flags, message, capsys):

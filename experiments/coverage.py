@@ -25,10 +25,7 @@ from rich.console import Console
 from rich.table import Table
 
 from experiments import parallel
-from oneshot import DPSGD, audit_scores, bounds
-from oneshot.plan import Scoring
-from oneshot.results import guess
-from oneshot.scores.mechanisms import (
+from experiments.mechanisms import (
     Gaussian,
     Laplace,
     Mechanism,
@@ -36,6 +33,9 @@ from oneshot.scores.mechanisms import (
     RandomizedResponse,
     SubsampledGaussian,
 )
+from oneshot import DPSGD, audit_scores, bounds
+from oneshot.plan import Scoring
+from oneshot.results import guess
 
 RESULTS = pathlib.Path(__file__).parent / 'results'
 CONFIDENCE = 0.95

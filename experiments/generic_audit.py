@@ -40,7 +40,7 @@ from experiments import csv_files
 from oneshot import AuditResult, audit_scores, bounds
 from oneshot.data import datasets
 from oneshot.scores import any_algorithm
-from oneshot.scores.mechanisms import Sample
+from oneshot.scores.any_algorithm import Sample
 
 RESULTS = pathlib.Path(__file__).parent / 'results'
 SEEDS = 20

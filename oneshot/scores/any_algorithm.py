@@ -10,17 +10,23 @@ import functools
 import math
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from oneshot import inputs
 from oneshot.results.result import AuditResult
 from oneshot.scores.front_door import Rule, audit_scores
-from oneshot.scores.mechanisms import Sample
 
 Train = Callable[[np.ndarray], Any]  # from who is in to a model
 Score = Callable[[Any, Any], float]  # of a model and a canary
+
+
+class Sample(NamedTuple):
+    """One run of an algorithm on fair coins."""
+
+    scores: np.ndarray  # float, the higher the more likely included
+    included: np.ndarray  # bool, the coins
 
 
 def sample(

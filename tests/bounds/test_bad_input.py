@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from experiments import mechanisms
 from oneshot import bounds
-from oneshot.scores import mechanisms
 
 _NOT_NUMBERS = [math.nan, None, 'seven', '7', [], {}, 1j, True, object()]
 _NOT_COUNTS = [*_NOT_NUMBERS, -1, -3.0, 0.5, 7.25, math.inf, -math.inf, 10**400]

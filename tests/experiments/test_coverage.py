@@ -13,8 +13,8 @@ import pytest
 import scipy.stats
 
 from experiments import coverage
+from experiments.mechanisms import RandomizedResponse
 from oneshot import bounds
-from oneshot.scores.mechanisms import RandomizedResponse
 
 RUNS = 600
 SETTINGS = list(enumerate(coverage.settings()))

@@ -9,10 +9,10 @@ import scipy.stats
 
 import oneshot
 from experiments import generic_audit
+from experiments.mechanisms import RandomizedResponse
 from oneshot import bounds
 from oneshot.results import guess
 from oneshot.scores import any_algorithm
-from oneshot.scores.mechanisms import RandomizedResponse
 from tests.chance import plausible
 
 

@@ -8,7 +8,6 @@ DP is with respect to flipping one coin.
 import abc
 import dataclasses
 import math
-from typing import NamedTuple
 
 import numpy as np
 import scipy
@@ -17,13 +16,7 @@ from oneshot import inputs
 from oneshot.bounds import binomial, gaussian_delta, gaussian_eps
 from oneshot.claims import accounting
 from oneshot.plan.score_law import Scoring
-
-
-class Sample(NamedTuple):
-    """One run of a mechanism on coins of its own."""
-
-    scores: np.ndarray  # float, the higher the more likely included
-    included: np.ndarray  # bool, the coins
+from oneshot.scores.any_algorithm import Sample
 
 
 @dataclasses.dataclass(frozen=True)

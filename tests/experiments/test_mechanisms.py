@@ -6,15 +6,15 @@ import pytest
 import scipy.integrate
 import scipy.stats
 
-from oneshot.claims.claim import DPSGD
-from oneshot.plan import Scoring
-from oneshot.scores.mechanisms import (
+from experiments.mechanisms import (
     Gaussian,
     Laplace,
     Pathological,
     RandomizedResponse,
     SubsampledGaussian,
 )
+from oneshot.claims.claim import DPSGD
+from oneshot.plan import Scoring
 from tests.chance import plausible
 
 MECHANISMS = [

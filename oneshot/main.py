@@ -1,70 +1,88 @@
 """Entry point: python -m oneshot.main --config=configs/digits_wb.py [--workdir=DIR].
 
-Kept short on purpose: flags, config, one call. Any value of the config can be
-set from the command line: --config.seed=1 --config.audit.m=5000. With a workdir, the
-same command again goes on where the run was stopped. The exit status is 0 if there is a
-result, 2 if the input is bad, 1 if the run failed, and 128 + n after signal n.
+Kept short on purpose: flags, config, one call. `oneshot run digits_wb` is the same.
 """
 
+import argparse
 import signal
-import warnings
+import sys
+from typing import NoReturn
 
-import jax
-from absl import app, flags, logging
+from oneshot import run  # before all else: it says which extra is missing
+from oneshot.command import make_parser
+from oneshot.keep import processes, stopping
+from oneshot.run import command_line, settings, training
 
-from oneshot import inputs
-from oneshot.keep import processes
-from oneshot.keep.workdir import Workdir
-from oneshot.run import command_line, training
-from oneshot.run.resumption import Diverged, Stopped
+_EXAMPLES = """examples:
+  %(prog)s digits_wb --workdir=runs/digits_wb
+  %(prog)s configs/cifar_wb.py:cpu --config.seed=1 --config.audit.m=5000
 
-_CONFIG = flags.DEFINE_string('config', None, 'The run, a file of configs/.')
-_WORKDIR = flags.DEFINE_string('workdir', None, 'Where the results go; only printed without it.')
-_OVERWRITE = flags.DEFINE_bool('overwrite', False, 'Deletes what an earlier run left there.')
-flags.mark_flag_as_required('config')
-
-
-def main(overrides: dict[str, list[str]]) -> None:
-    """Checks, then runs."""
-    logging.set_verbosity(logging.WARNING)  # JAX tells of every backend that is not there
-    warnings.formatwarning = lambda message, *_: f'oneshot: warning: {message}\n'
-    failed = 2  # the status for an OSError, until the run begins
-    try:
-        config, directory = command_line.read(_CONFIG.value, overrides), None
-        if _WORKDIR.value is not None:
-            directory = Workdir(_WORKDIR.value, config, _OVERWRITE.value)
-            if directory.finished:
-                if processes.first():
-                    training.show_again(directory)
-                return
-        prepared, failed = training.prepare(config, directory), 1
-        training.run(prepared)
-    except ValueError as error:
-        processes.end(error, 2)
-    except OSError as error:
-        processes.end(error, failed)
-    except Diverged as error:
-        processes.end(error, 1)
-    except (MemoryError, jax.errors.JaxRuntimeError) as error:
-        processes.end(f'The run failed: {inputs.one_line(error)}{processes.advice()}', 1)
-    except Stopped as error:
-        processes.end(error, 128 + error.received)
+Any value of the config can be set by --config.KEY=VALUE. With a workdir, the same command again
+goes on where the run was stopped. The exit status is 0 if there is a result, 2 if the input is
+bad, 1 if the run failed, and 128 + n after signal n."""
 
 
-def _parse(arguments: list[str]) -> dict[str, list[str]]:
-    """The overrides of the config; all other flags are set."""
-    rest, overrides = command_line.split(arguments)
-    try:
-        _, *more = flags.FLAGS(rest)
-    except flags.Error as error:
-        processes.end(error, 2)
-    if more:
-        processes.end(f'No arguments are taken beside the flags, but {more} were given.', 2)
-    return overrides
+def _parse(argv: list[str], prog: str | None) -> tuple[argparse.Namespace, dict[str, list[str]]]:
+    """The flags, and the overrides of the config."""
+    others, overrides = command_line.split(argv)
+    parser = make_parser(
+        prog or 'python -m oneshot.main',
+        'CONFIG [--workdir DIR] [--overwrite] [--config.KEY=VALUE ...]',
+        'Trains with canaries, audits in this one run, and reports ε_LB beside ε_UB.',
+        _EXAMPLES,
+    )
+    parser.error = _refuse
+    parser.add_argument('arguments', nargs='*', metavar='CONFIG', help=argparse.SUPPRESS)
+    parser.add_argument('--config', help='the run, a file of configs/ or its name; or as CONFIG')
+    parser.add_argument('--workdir', help='where the results go; only printed without it')
+    overwrite = 'deletes what an earlier run left there'
+    parser.add_argument('--overwrite', action='store_true', help=overwrite)
+    flags = parser.parse_args(others)
+    if flags.config is None and flags.arguments:
+        flags.config = flags.arguments.pop(0)
+    if flags.arguments:
+        raise ValueError(
+            f'No arguments are taken beside the flags, but {flags.arguments} were given.'
+        )
+    if flags.config is None:
+        raise ValueError('A config must be given, such as digits_wb.')
+    return flags, overrides
+
+
+def _refuse(message: str) -> NoReturn:
+    raise ValueError(f'{message}.')
+
+
+def main(argv: list[str] | None = None, prog: str | None = None) -> int:
+    """Checks, then runs; returns the exit status."""
+    with command_line.terminal():
+        bad_input = 2  # the status of an OSError, until the run begins
+        try:
+            flags, overrides = _parse(sys.argv[1:] if argv is None else argv, prog)
+            config, workdir = command_line.read(flags.config, overrides), None
+            if flags.workdir is not None:
+                workdir = settings.open_workdir(flags.workdir, config, flags.overwrite)
+                if workdir.finished:
+                    if processes.is_first():
+                        training.reprint(workdir)
+                    return 0
+            prepared, bad_input = run.prepare(config, workdir), 1
+            training.audit_run(prepared)
+        except ValueError as error:
+            return processes.exit_with(error, 2)
+        except OSError as error:
+            return processes.exit_with(error, bad_input)
+        except (stopping.Diverged, stopping.Failed) as error:
+            return processes.exit_with(error, 1)
+        except processes.RUNTIME_ERRORS as error:
+            return processes.exit_with(processes.explain(error), 1)
+        except stopping.Stopped as error:
+            return processes.exit_with(error, 128 + error.received)
+        except KeyboardInterrupt:
+            message = 'Stopped at once. What was kept before is kept.'
+            return processes.exit_with(message, 128 + signal.SIGINT)
+    return 0
 
 
 if __name__ == '__main__':
-    try:
-        app.run(main, flags_parser=_parse)
-    except KeyboardInterrupt:
-        processes.end('Stopped at once. What was kept before is kept.', 128 + signal.SIGINT)
+    sys.exit(main())

@@ -9,7 +9,9 @@ Of several processes, each writes and reads what lies on its devices, and the fi
 rest. A checkpoint does not know on how many devices it was made.
 """
 
+import contextlib
 import errno
+import gc
 import hashlib
 import json
 import logging
@@ -53,23 +55,20 @@ class Checkpoints:
     def __init__(self, folder: pathlib.Path, keep: int) -> None:
         self._folder, self._keep = folder.absolute(), keep
         self._writer, self._has_failed = _writer(), False
+        self._quiet = contextlib.ExitStack()
         self._background = futures.ThreadPoolExecutor(1)
         self._under_way: tuple[int, futures.Future[None]] | None = None
 
     def __enter__(self) -> 'Checkpoints':
-        self._hook, sys.unraisablehook = sys.unraisablehook, self._unraisable
+        self._quiet.enter_context(_quiet_orbax())
         return self
 
     def __exit__(self, *_: object) -> None:
         self._background.shutdown()
         self._writer.close()
-        if not self._has_failed:  # else there may be more to come
-            sys.unraisablehook = self._hook
-
-    def _unraisable(self, found: Any) -> None:
-        """Of writes that are still under way in other threads when one has failed, no word."""
-        if 'Event loop is closed' not in str(found.exc_value):
-            self._hook(found)
+        if self._has_failed:
+            gc.collect()  # Python complains about writes that failed now, and not later
+        self._quiet.close()
 
     def steps(self) -> list[int]:
         """The steps of all checkpoints, the newest first. One may be broken."""
@@ -89,7 +88,7 @@ class Checkpoints:
         self.wait()
         manifest = {'step': step, 'notes': notes, 'shapes': _shapes(state)}
         try:
-            if not processes.lead(self._begin, step, size(state)):
+            if not processes.on_first(self._begin, step, size(state)):
                 return
             place = self._folder / _UNFINISHED / _STATE
             self._writer.save(place, args=ocp.args.StandardSave(state))
@@ -134,24 +133,24 @@ class Checkpoints:
             ValueError: there are checkpoints, but all of them are broken.
         """
         broken: dict[int, str] = {}
-        for step in processes.lead(self.steps):
-            reason = found = None
+        for step in processes.on_first(self.steps):
+            reason = checkpoint = None
             try:
-                found = self._read(step, like)
+                checkpoint = self._read(step, like)
             except Exception as error:  # whatever a broken file makes Orbax raise
                 reason = one_line(error)
-            (failed,) = processes.agree(reason is not None)
+            (failed,) = processes.all_max(reason is not None)
             if failed:
                 broken[step] = reason or 'another process cannot read it'
                 continue
             for other, reason in broken.items():
-                aside = processes.lead(self._put_aside, other)
+                aside = processes.on_first(self._put_aside, other)
                 warnings.warn(
                     f'The checkpoint of step {other} is broken ({reason}) and was put aside as '
                     f'{aside}; the one of step {step} takes its place.',
                     stacklevel=2,
                 )
-            return found
+            return checkpoint
         if broken:
             raise ValueError(
                 f'No checkpoint in {self._folder} is whole: '
@@ -162,11 +161,11 @@ class Checkpoints:
 
     def _failed(self, step: int, error: Exception) -> OSError:
         """Whatever Orbax makes of a full disk, it is an OSError here."""
-        self._writer, self._has_failed = _writer(), True  # the old one may have more to tell
+        self._writer, self._has_failed = _writer(), True  # the old one may have more errors
         return OSError(f'the checkpoint of step {step} could not be written ({one_line(error)})')
 
     def _read(self, step: int, like: PyTree) -> Checkpoint:
-        notes = processes.lead(self._check, step, like)
+        notes = processes.on_first(self._check, step, like)
         abstract = jax.tree.map(ocp.utils.to_shape_dtype_struct, like)
         place = self._folder / str(step) / _STATE
         state = self._writer.restore(place, args=ocp.args.StandardRestore(abstract))
@@ -199,7 +198,7 @@ class Checkpoints:
     def _finish(self, manifest: dict[str, Any]) -> None:
         """In the background, when Orbax is done: digests, then the name, then old ones go."""
         self._writer.wait_until_finished()
-        if not processes.first():
+        if not processes.is_first():
             return
         place = self._folder / _UNFINISHED
         files = {str(path.relative_to(place)): _digest(path) for path in _files(place)}
@@ -249,10 +248,28 @@ def _read_manifest(path: pathlib.Path) -> dict[str, Any]:
     return json.loads(body)
 
 
-def _not_of_orbax(record: logging.LogRecord) -> bool:
-    return 'orbax' not in f'{record.pathname} {record.getMessage()}'
+@contextlib.contextmanager
+def _quiet_orbax() -> Iterator[None]:
+    """While it is entered, Orbax prints no tracebacks: its errors are raised by `Checkpoints`.
 
+    That is what it logs, and what Python says of its writes that are still under way in other
+    threads when one has failed.
+    """
+    unraisable, loggers = sys.unraisablehook, [logging.getLogger(n) for n in ('absl', 'asyncio')]
 
-# What Orbax says of errors, with tracebacks, is said by the errors that it raises.
-for _name in ('absl', 'asyncio'):
-    logging.getLogger(_name).addFilter(_not_of_orbax)
+    def not_of_orbax(record: logging.LogRecord) -> bool:
+        return 'orbax' not in f'{record.pathname} {record.getMessage()}'
+
+    def hook(problem: Any) -> None:
+        if 'Event loop is closed' not in str(problem.exc_value):
+            unraisable(problem)
+
+    sys.unraisablehook = hook
+    for logger in loggers:
+        logger.addFilter(not_of_orbax)
+    try:
+        yield
+    finally:
+        sys.unraisablehook = unraisable
+        for logger in loggers:
+            logger.removeFilter(not_of_orbax)

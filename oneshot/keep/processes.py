@@ -1,9 +1,9 @@
 """Several processes in one run, by `jax.distributed`: each has its own devices and data.
 
 All of them run the same program, and meet in every step. What is to be done once (a file, a
-line on the screen) the first does (`lead`, `first`); what one alone knows (a signal, an error)
-becomes known to all before they act on it (`agree`). A process that is lost takes the others
-with it: they say so and end, because a sum that lacks a part is none.
+line on the screen) the first process does (`on_first`, `is_first`). What one process alone knows
+(a signal, an error) becomes known to all before they act on it (`all_max`). If a process is lost,
+the others say so and end, because a partial sum of gradients is useless.
 """
 
 import contextlib
@@ -12,7 +12,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -20,8 +20,9 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from oneshot import inputs
+from oneshot.keep.stopping import Failed
 
-# Who is silent for so long is lost, and who ends waits so long for the others to end.
+# A process that is silent for so long counts as lost; one that ends waits so long for the others.
 _LOST_AFTER, _SHUTDOWN = 20, 10  # seconds
 # What the launchers that JAX knows leave in the environment: how many processes there are, and
 # that this is one of them, not the shell that they are started from.
@@ -31,56 +32,52 @@ _LAUNCHERS = {
 }
 _HOSTS = 'TPU_WORKER_HOSTNAMES', 'TPU_PROCESS_ADDRESSES'
 
-_LEAST = 12  # 2 to the power of this are the bytes of the shortest message
+_MIN_ROOM = 12  # a message takes 2 to the power of this bytes or more
 
 
-def start(address: str | None, number: int | None, index: int | None) -> None:
+def start(address: str | None, number: int | None, id: int | None) -> None:
     """Joins the other processes, if there are any: before JAX does anything else.
 
     Args:
         address: HOST:PORT of the first process; of the environment by default.
         number: of processes; of the environment by default.
-        index: of this one; of the environment by default.
+        id: of this process, from 0; of the environment by default.
 
     Raises:
         ValueError: what is given is not enough, or the others were not found.
     """
     env = os.environ
     number = _number('JAX_NUM_PROCESSES') if number is None else number
-    index = _number('JAX_PROCESS_ID') if index is None else index
+    id = _number('JAX_PROCESS_ID') if id is None else id
     address = env.get('JAX_COORDINATOR_ADDRESS') if address is None else address
     launched = any(mark in env and (_number(name) or 1) > 1 for name, mark in _LAUNCHERS.items())
     launched |= any(',' in env.get(name, '') for name in _HOSTS)
     if address is None and not launched:
         if number not in (None, 1):
             raise ValueError(
-                f'config.processes.number is {number}, and then config.processes.address must be '
-                'given, HOST:PORT of the first process.'
+                f'address must be given, HOST:PORT of the first process, where number is {number}.'
             )
         return
     if number == 1:
         return
-    if address is not None and not launched and None in (number, index):
+    if address is not None and not launched and None in (number, id):
         raise ValueError(
-            'config.processes.address, number and id must be given together (or '
-            'JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID in the environment), '
-            f'but {address!r}, {number!r} and {index!r} were given.'
+            'address, number and id must be given together (or JAX_COORDINATOR_ADDRESS, '
+            'JAX_NUM_PROCESSES and JAX_PROCESS_ID in the environment), '
+            f'but {address!r}, {number!r} and {id!r} were given.'
         )
     host, _, port = (address or 'host:1').rpartition(':')
     if not host or not port.isdecimal():
-        raise ValueError(f'config.processes.address must be HOST:PORT, but {address!r} was given.')
-    if number is not None and index is not None and index >= number:
-        raise ValueError(
-            f'config.processes.id must be below config.processes.number, but {index} and {number} '
-            'were given.'
-        )
+        raise ValueError(f'address must be HOST:PORT, but {address!r} was given.')
+    if number is not None and id is not None and id >= number:
+        raise ValueError(f'id must be below number, but {id} and {number} were given.')
     jax.config.update('jax_enable_preemption_service', False)  # it would take SIGTERM from us
-    _take_aborts()
+    _Ending.last_words = _LOST
     try:
         jax.distributed.initialize(
             address,
             number,
-            index,
+            id,
             heartbeat_timeout_seconds=_LOST_AFTER,
             shutdown_timeout_seconds=_SHUTDOWN,
         )
@@ -92,84 +89,77 @@ def start(address: str | None, number: int | None, index: int | None) -> None:
 
 def _number(name: str) -> int | None:
     """A number of the environment."""
-    given = os.environ.get(name)
-    if given is not None and not given.isdecimal():
-        raise ValueError(f'{name} of the environment must be a number, but is {given!r}.')
-    return None if given is None else int(given)
+    text = os.environ.get(name)
+    if text is not None and not text.isdecimal():
+        raise ValueError(f'{name} of the environment must be a number, but is {text!r}.')
+    return None if text is None else int(text)
 
 
-def several() -> bool:
+def is_multihost() -> bool:
     """Whether this is one of several processes."""
     return jax.process_count() > 1
 
 
-def first() -> bool:
+def is_first() -> bool:
     """Whether this is the process that prints and writes."""
     return jax.process_index() == 0
 
 
-def lead(function: Callable[..., Any], *given: Any) -> Any:
-    """What the first process gets from the function, which is called there alone.
+def on_first(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Calls a function in the first process alone; all processes return what it returns.
 
-    All processes have to come here. They get the result, which has to be as JSON has it, or
-    raise the error: a ValueError or an OSError.
+    All processes have to come here. The result has to be as JSON has it.
+
+    Raises:
+        ValueError, OSError: the function raised it, with the same text in every process.
+        Failed: in the other processes, if the function raised anything else.
     """
-    if not several():
-        return function(*given)
-    said: dict[str, Any] = {}
-    if first():
+    if not is_multihost():
+        return function(*arguments)
+    message, problem = b'', None
+    if is_first():
         try:
-            said = {'result': function(*given)}
-        except ValueError as error:
-            said = {'value_error': str(error)}
-        except OSError as error:
-            said = {'os_error': str(error)}
-    said = json.loads(_broadcast(json.dumps(said).encode()))
-    if 'value_error' in said:
-        raise ValueError(said['value_error'])
-    if 'os_error' in said:
-        raise OSError(said['os_error'])
-    return said['result']
+            message = json.dumps({'result': function(*arguments)}).encode()
+        except Exception as error:  # whatever it is: the others wait
+            problem = error
+            kind = next((kind for kind in (ValueError, OSError) if isinstance(error, kind)), None)
+            text = str(error) if kind else f'{type(error).__name__}: {error}'
+            message = json.dumps({'kind': kind and kind.__name__, 'error': text}).encode()
+    answer = json.loads(_broadcast(message))
+    if problem is not None:
+        raise problem
+    if 'error' in answer:
+        kinds = {'ValueError': ValueError, 'OSError': OSError}
+        if answer['kind'] in kinds:
+            raise kinds[answer['kind']](answer['error'])
+        raise Failed(f'The first process failed: {answer["error"]}')
+    return answer['result']
 
 
 def _broadcast(message: bytes) -> bytes:
-    """What the first process gives."""
+    """The message of the first process, in every process."""
     size = int(multihost_utils.broadcast_one_to_all(np.int32(len(message))))
-    room = 2 ** max(_LEAST, (size - 1).bit_length())  # a program for each power of two
-    given = np.zeros(room, np.uint8)
-    if first():
-        given[:size] = np.frombuffer(message, np.uint8)
-    return multihost_utils.broadcast_one_to_all(given)[:size].tobytes()
+    room = 2 ** max(_MIN_ROOM, (size - 1).bit_length())  # a program for each power of two
+    padded = np.zeros(room, np.uint8)
+    if is_first():
+        padded[:size] = np.frombuffer(message, np.uint8)
+    return multihost_utils.broadcast_one_to_all(padded)[:size].tobytes()
 
 
-def agree(*numbers: int) -> tuple[int, ...]:
-    """The largest of each number that any process has."""
-    if not several():
+def all_max(*numbers: int) -> tuple[int, ...]:
+    """The largest of each number over all processes."""
+    if not is_multihost():
         return numbers
-    found = multihost_utils.process_allgather(np.array(numbers, np.int64))
-    return tuple(int(one) for one in np.max(found, axis=0))
+    of_all = multihost_utils.process_allgather(np.array(numbers, np.int64))
+    return tuple(int(number) for number in np.max(of_all, axis=0))
 
 
-def gather(text: str) -> list[str]:
-    """The texts of all processes, which are of one length."""
-    if not several():
+def all_texts(text: str) -> list[str]:
+    """The texts of all processes, which have to be of one length."""
+    if not is_multihost():
         return [text]
-    found = multihost_utils.process_allgather(np.frombuffer(text.encode(), np.uint8))
-    return [bytes(one).decode() for one in found]
-
-
-def end(error: object, status: int) -> None:
-    """Says why this process ends, and ends it, with the others or without them."""
-    _say(error)
-    if not jax.distributed.is_initialized():
-        sys.exit(status)
-    _Ending.status, _Ending.said = status, None
-    with contextlib.suppress(OSError):
-        sys.stdout.flush()
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # of what JAX says to it, no word
-    with contextlib.suppress(RuntimeError):  # the others may be lost
-        jax.distributed.shutdown()
-    os._exit(status)
+    of_all = multihost_utils.process_allgather(np.frombuffer(text.encode(), np.uint8))
+    return [bytes(row).decode() for row in of_all]
 
 
 _LOST = (
@@ -178,36 +168,63 @@ _LOST = (
 )
 
 
-def advice() -> str:
-    """What to add to an error of JAX: with several processes, one has most likely been lost."""
-    return f' {_LOST}' if jax.distributed.is_initialized() else ''
+RUNTIME_ERRORS = MemoryError, jax.errors.JaxRuntimeError  # of the machine, not of the input
+
+
+def explain(error: BaseException) -> str:
+    """A sentence for a runtime error: of several processes, one has most likely been lost."""
+    hint = f' {_LOST}' if jax.distributed.is_initialized() else ''
+    return f'The run failed: {inputs.one_line(error)}{hint}'
+
+
+def exit_with(error: object, status: int) -> int:
+    """Says why this process ends. Returns the status, or ends it where there are others."""
+    _say(error)
+    if not jax.distributed.is_initialized():
+        return status
+    _Ending.status, _Ending.last_words = status, ''
+    with contextlib.suppress(OSError):
+        sys.stdout.flush()
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # what JAX prints while it shuts down is noise
+    with contextlib.suppress(RuntimeError):  # the others may be lost
+        jax.distributed.shutdown()
+    os._exit(status)
 
 
 class _Ending:
-    """How this process ends if JAX ends it."""
+    """How this process ends if JAX aborts it."""
 
     status = 1
-    said: str | None = _LOST
+    last_words: str | None = None  # None as long as it is the only process
 
 
 def _say(error: object) -> None:
     os.write(2, f'oneshot: {error}\n'.encode())  # not print, which may be at work already
 
 
-def _abort(_: int) -> None:
-    if _Ending.said is not None:
-        _say(_Ending.said)
-    os._exit(_Ending.status)
+@contextlib.contextmanager
+def last_words_on_abort() -> Iterator[None]:
+    """While it is entered, a process that JAX aborts says that another one was lost.
 
-
-_ABORT = ctypes.CFUNCTYPE(None, ctypes.c_int)(_abort)
-
-
-def _take_aborts() -> None:
-    """JAX aborts a process when another one is lost, with a stack trace: ours is the last word.
-
-    It happens in a thread of JAX, where no handler of Python's `signal` would be heard.
+    JAX aborts a process when another one is lost, with a stack trace, in a thread of its own,
+    where no handler of Python's `signal` would be called: so it is a handler of C. Where this is
+    the only process, an abort is what it always is.
     """
     libc = ctypes.CDLL(None)
     libc.signal.argtypes, libc.signal.restype = [ctypes.c_int, ctypes.c_void_p], ctypes.c_void_p
-    libc.signal(signal.SIGABRT, ctypes.cast(_ABORT, ctypes.c_void_p))
+
+    @ctypes.CFUNCTYPE(None, ctypes.c_int)
+    def abort(_: int) -> None:
+        if _Ending.last_words is None:
+            libc.signal(signal.SIGABRT, before)
+            os.kill(os.getpid(), signal.SIGABRT)
+            return
+        if _Ending.last_words:
+            _say(_Ending.last_words)
+        os._exit(_Ending.status)
+
+    before = libc.signal(signal.SIGABRT, ctypes.cast(abort, ctypes.c_void_p))
+    try:
+        yield
+    finally:
+        libc.signal(signal.SIGABRT, before)

@@ -1,19 +1,23 @@
-"""The folder of one run: whose it is, that there is room in it, and files that are whole."""
+"""The folder of one run: which config it belongs to, its files, and that there is room in it."""
 
-import fcntl
 import json
 import os
 import pathlib
 import shutil
+import zipfile
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from oneshot.files import write
+import numpy as np
+
+from oneshot import files
+from oneshot.inputs import one_line
 from oneshot.json_text import to_json
 from oneshot.keep import processes
-from oneshot.run import settings
 
-_OF_A_RUN = (  # what --overwrite deletes
+_FILES_OF_A_RUN = (  # what --overwrite deletes
     'config.json',
+    'plan.json',
     'result.json',
     'report.html',
     'metrics.jsonl',
@@ -27,6 +31,8 @@ _OF_A_RUN = (  # what --overwrite deletes
 )
 _RESERVE = '.reserve'
 
+Config = Mapping[str, Any]
+
 
 class Workdir:
     """A folder that belongs to one config, and while it is entered to this run alone.
@@ -35,7 +41,9 @@ class Workdir:
 
     Args:
         path: it is made if it is not there.
-        config: of the run.
+        config: of the run, as JSON has it.
+        differences: the keys in which the config of the folder and that of the run differ, in
+            words; a folder is taken over where there are none.
         overwrite: deletes what an earlier run left there, when it is entered.
 
     Raises:
@@ -43,10 +51,16 @@ class Workdir:
         OSError: it cannot be made or written to.
     """
 
-    def __init__(self, path: str | os.PathLike[str], config: Any, overwrite: bool = False) -> None:
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        config: Config,
+        differences: Callable[[Config, Config], list[str]],
+        overwrite: bool = False,
+    ) -> None:
         self.path, self._overwrite = pathlib.Path(path), overwrite
-        self._config, self._lock = settings.plain(config), None
-        processes.lead(self._open)
+        self._config, self._differences, self._lock = config, differences, None
+        processes.on_first(self._open)
 
     def _open(self) -> None:
         self.path.mkdir(parents=True, exist_ok=True)
@@ -58,10 +72,11 @@ class Workdir:
     @property
     def finished(self) -> bool:
         """Whether there is a result already."""
-        return processes.lead(lambda: not self._overwrite and (self.path / 'result.json').exists())
+        result = self.path / 'result.json'
+        return processes.on_first(lambda: not self._overwrite and result.exists())
 
     def __enter__(self) -> 'Workdir':
-        processes.lead(self._enter)
+        processes.on_first(self._enter)
         return self
 
     def _enter(self) -> None:
@@ -74,11 +89,13 @@ class Workdir:
 
     def __exit__(self, *_: object) -> None:
         self.release()
-        if processes.first():
+        if processes.is_first():
             os.close(self._lock)
 
     def _take(self) -> None:
-        """Makes the folder that of this process and of this config."""
+        """Locks the folder for this process, and gives it this config."""
+        import fcntl  # not on Windows, where a run without a workdir needs no lock
+
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -90,13 +107,13 @@ class Workdir:
         os.ftruncate(self._lock, 0)
         os.write(self._lock, f'{os.getpid()}\n'.encode())
         if self._overwrite:
-            for pattern in _OF_A_RUN:
+            for pattern in _FILES_OF_A_RUN:
                 for path in self.path.glob(pattern):
                     shutil.rmtree(path) if path.is_dir() else path.unlink()
             self._overwrite = False
         else:
-            self._check_config()  # again: until now, it was anybody's
-        write(self.path / 'config.json', f'{to_json(self._config)}\n'.encode())
+            self._check_config()  # again: until now, the folder was not locked
+        self._write_json('config.json', self._config)
 
     def _check_config(self) -> None:
         path = self.path / 'config.json'
@@ -108,17 +125,73 @@ class Workdir:
                 )
             return
         try:
-            there = dict(json.loads(path.read_bytes()))
+            config_of_folder = dict(json.loads(path.read_bytes()))
         except (ValueError, TypeError):
             raise ValueError(
                 f'{path} cannot be read as a config. Choose another --workdir, or start anew with '
                 '--overwrite.'
             ) from None
-        if differ := settings.differences(there, self._config):
+        if differ := self._differences(config_of_folder, self._config):
             raise ValueError(
                 f'{self.path} belongs to another config, which differs in {", ".join(differ)}. '
                 'Choose another --workdir, or start anew with --overwrite.'
             )
+
+    def _write_json(self, name: str, content: Any) -> None:
+        files.write(self.path / name, f'{to_json(content)}\n'.encode())
+
+    def write_plan(self, plan: list[dict[str, Any]]) -> None:
+        """Writes how guesses will be chosen, before the first step.
+
+        Raises:
+            ValueError: an earlier process of this run wrote another plan.
+        """
+        path = self.path / 'plan.json'
+        try:
+            written = json.loads(path.read_bytes())
+        except (FileNotFoundError, ValueError):  # it follows from the config alone
+            self._write_json('plan.json', plan)
+            return
+        if written != json.loads(to_json(plan)):
+            raise ValueError(
+                f'{path} has another plan than this code makes of the same config. Go on with the '
+                'code that wrote it, or delete the file: a plan depends on the config alone.'
+            )
+
+    def write_coins(self, coins: np.ndarray) -> None:
+        """Writes the coins, in a file that only its owner can read."""
+        ids = np.arange(coins.size)
+        files.write_arrays(self.path / 'coins.npz', mode=0o600, ids=ids, included=coins)
+
+    def check_coins(self, coins: np.ndarray) -> None:
+        """Checks that the coins of a run that goes on are those that its state was trained with.
+
+        Raises:
+            ValueError: they are others, or cannot be read.
+        """
+        path = self.path / 'coins.npz'
+        try:
+            with path.open('rb') as file, np.load(file) as arrays:
+                same = np.array_equal(arrays['included'], coins)
+        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+            raise ValueError(
+                f'{path} cannot be read ({one_line(error)}), so that it cannot be told whether the '
+                'checkpoints were made with the coins of this run; --overwrite starts anew.'
+            ) from error
+        if not same:
+            raise ValueError(
+                f'{path} has other coins than this run flips, so that its checkpoints are of '
+                'another game; --overwrite starts anew.'
+            )
+
+    def write_scores(self, name: str, headline: str, scores: dict[str, np.ndarray]) -> None:
+        """Writes all scores by name, the headline's also as `scores`, with ids of canaries."""
+        ids = np.arange(scores[headline].size)
+        files.write_arrays(self.path / name, ids=ids, scores=scores[headline], **scores)
+
+    def write_result(self, record: dict[str, Any]) -> None:
+        """Writes the result, which is the last that a run does: with it, it is finished."""
+        self._write_json('result.json', record)
 
     def reserve(self, checkpoint: int, more: int) -> None:
         """Makes sure that there is room for a run, and sets room for one checkpoint aside.
@@ -152,7 +225,7 @@ class Workdir:
 
     def release(self) -> None:
         """Frees what was set aside."""
-        if processes.first():
+        if processes.is_first():
             (self.path / _RESERVE).unlink(missing_ok=True)
 
 

@@ -4,8 +4,6 @@ import html
 import pathlib
 from typing import Any
 
-import numpy as np
-
 from oneshot import files
 from oneshot.report import plots
 from oneshot.report.table import COLUMNS
@@ -18,13 +16,12 @@ def write_html(
     about: dict[str, str],
     result: AuditResult,
     results: Results,
-    scores: np.ndarray,
-    coins: np.ndarray,
+    curves: plots.Curves,
 ) -> None:
     """Draws the plots, and puts them with the tables on one page without links."""
     folder = directory / 'plots'
     folder.mkdir(exist_ok=True)
-    pictures = plots.draw(folder, scores, coins, result)
+    pictures = plots.draw(folder, curves, result)
     page = [
         '<!doctype html><html lang="en"><meta charset="utf-8"><title>oneshot audit</title>',
         '<style>body{font:16px/1.5 system-ui,sans-serif;max-width:52rem;margin:2rem auto;'

@@ -3,20 +3,12 @@
 import math
 from typing import Any
 
+from oneshot.json_text import number_text
+from oneshot.results.guess import RULES
 from oneshot.results.methods import METHODS
 from oneshot.results.result import ASSUMPTIONS, AuditResult
 
 Results = dict[tuple[str, str], AuditResult]  # by score and method
-
-
-# How guesses were chosen, in words.
-RULES = {
-    'fixed': 'fixed before the run',
-    'planned': 'planned before the run',
-    'preset': 'from m alone',
-    'grid': 'the best of a grid that shares the confidence',
-    'best_of_all': 'chosen by their success',
-}
 
 
 def verdict(result: AuditResult) -> str:
@@ -30,7 +22,7 @@ def verdict(result: AuditResult) -> str:
     return 'consistent with the claim'
 
 
-def about(config: dict[str, Any], record: dict[str, Any]) -> dict[str, str]:
+def description(config: dict[str, Any], record: dict[str, Any]) -> dict[str, str]:
     """What was audited, from the files of a run."""
     dp, scores = config['dp'], dict.fromkeys(row['score'] for row in record['rows'])
     headline = f'{config["audit"]["canaries"]} canaries, scored by {record["score"]}'
@@ -55,7 +47,7 @@ def headline_rows(about: dict[str, str], result: AuditResult) -> list[tuple[str,
         claimed = f'∞ at δ = {result.delta:g}: nothing is proven'
     guesses = (
         f'{result.guesses:,} (k+ = {result.k_plus:,} "in", k- = {result.k_minus:,} "out"), '
-        f'{RULES[result.rule]}'
+        f'{RULES[result.rule].words}'
     )
     canaries = f'm = {result.m:,}, each in or out by a fair coin'
     if result.method == 'replacement':
@@ -67,7 +59,7 @@ def headline_rows(about: dict[str, str], result: AuditResult) -> list[tuple[str,
     return [
         *about.items(),
         ('ε_UB', claimed),
-        ('ε_LB', f'{result.eps_lb:.4g} {result.sure}'),
+        ('ε_LB', f'{number_text(result.eps_lb)} {result.certainty}'),
         ('method', f'{result.method}, by {method.theorem}'),
         ('assumes', f'{ASSUMPTIONS[result.assumptions]}; {method.condition}'),
         ('canaries', canaries),
@@ -84,7 +76,7 @@ def result_rows(results: Results) -> list[tuple[str, ...]]:
         (
             score,
             method,
-            f'{result.eps_lb:.4g}',
+            number_text(result.eps_lb),
             f'{result.correct:,.5g} of {_made(result)}' if result.guesses else '',
             result.kind,
             ASSUMPTIONS[result.assumptions],

@@ -1,21 +1,24 @@
 """The config of a command line: a file of configs/, and overrides, each with its problems."""
 
 import collections
+import contextlib
 import functools
 import importlib.util
 import pathlib
 import re
 import warnings
+from collections.abc import Iterator
 
 import ml_collections
-from absl import flags
+from absl import flags, logging
 from ml_collections import config_flags
 
 from oneshot import inputs
 from oneshot.keep import processes
 from oneshot.run import settings
-from oneshot.run.preparation import check
+from oneshot.run.validation import check
 
+_CONFIGS = pathlib.Path(__file__).parents[1] / 'configs'
 _OVERRIDE = re.compile(r'--?(?:no)?config\.([^=]*)')
 _KINDS = {
     bool: 'True or False',
@@ -27,27 +30,41 @@ _KINDS = {
 }
 
 
+@contextlib.contextmanager
+def terminal() -> Iterator[None]:
+    """While it is entered, warnings are one line, and JAX does not name every absent backend."""
+    verbosity, formatwarning = logging.get_verbosity(), warnings.formatwarning
+    with warnings.catch_warnings(), processes.last_words_on_abort():
+        logging.set_verbosity(logging.WARNING)
+        warnings.formatwarning = lambda message, *_: f'oneshot: warning: {message}\n'
+        try:
+            yield
+        finally:
+            logging.set_verbosity(verbosity)
+            warnings.formatwarning = formatwarning
+
+
 def split(arguments: list[str]) -> tuple[list[str], dict[str, list[str]]]:
     """The overrides --config.KEY=VALUE of a command line by their keys, and everything else."""
-    rest, overrides, given = [], {}, collections.deque(arguments)
-    while given:
-        one = given.popleft()
-        if match := _OVERRIDE.match(one):
-            if '=' not in one and match[1] != 'audit.pairs' and given and given[0][:2] != '--':
-                one = f'{one}={given.popleft()}'
-            overrides.setdefault(match[1], []).append(one)
+    others, overrides, queue = [], {}, collections.deque(arguments)
+    while queue:
+        argument = queue.popleft()
+        if match := _OVERRIDE.match(argument):
+            if '=' not in argument and match[1] != 'audit.pairs' and queue and queue[0][:2] != '--':
+                argument = f'{argument}={queue.popleft()}'
+            overrides.setdefault(match[1], []).append(argument)
         else:
-            rest.append(one)
-    return rest, overrides
+            others.append(argument)
+    return others, overrides
 
 
-def read(given: str, overrides: dict[str, list[str]]) -> ml_collections.ConfigDict:
-    """The config of a file, with overrides, checked.
+def read(name: str, overrides: dict[str, list[str]]) -> ml_collections.ConfigDict:
+    """The config of a name, as `load` has it, with overrides, checked.
 
     Raises:
         ValueError: with everything that is wrong with it.
     """
-    config, problems = load(given), settings.Problems()
+    config, problems = load(name), settings.Problems()
     override(config, overrides, problems)
     join(config, problems)
     check(config, problems)
@@ -56,27 +73,30 @@ def read(given: str, overrides: dict[str, list[str]]) -> ml_collections.ConfigDi
 
 def join(config: ml_collections.ConfigDict, problems: settings.Problems) -> None:
     """Joins the other processes of the run, if what the config says of them makes sense."""
-    alone, given = settings.Problems(), settings.flat(config)
-    found = []
-    for key in ('processes.address', 'processes.number', 'processes.id'):
-        found.append(given.get(key))
-        alone.attempt((key,), settings.KEYS[key], f'config.{key}', found[-1])
-    if not alone.sentences:  # else the check has them
-        problems.attempt(('processes',), processes.start, *found)
-    if not processes.first():
+    own_problems, values = settings.Problems(), settings.flatten(config)
+    keys = 'processes.address', 'processes.number', 'processes.id'
+    for key in keys:
+        own_problems.attempt((key,), settings.KEYS[key], f'config.{key}', values.get(key))
+    if not own_problems.sentences:  # else the check has them
+        problems.attempt(keys, processes.start, *(values.get(key) for key in keys))
+    if not processes.is_first():
         warnings.simplefilter('ignore')  # the first tells of them
 
 
-def load(given: str) -> ml_collections.ConfigDict:
-    """The config of `FILE.py` or `FILE.py:ARGUMENT`.
+def load(name: str) -> ml_collections.ConfigDict:
+    """The config of `FILE.py`, or of a file of configs/ by its name; both with `:ARGUMENT`.
 
     Raises:
         ValueError: there is none, in one sentence.
     """
-    name, _, argument = given.partition(':')
-    path = pathlib.Path(name)
+    file, _, argument = name.partition(':')
+    path, known = pathlib.Path(file), {path.stem: path for path in _CONFIGS.glob('[a-z]*_*.py')}
+    path = known.get(file, path)
     if path.suffix != '.py' or not path.is_file():
-        raise ValueError(f'--config must be a file of Python, but {name!r} was given.')
+        raise ValueError(
+            f'--config must be a file of Python, or one of {", ".join(sorted(known))}, but '
+            f'{file!r} was given.'
+        )
     spec = importlib.util.spec_from_file_location('oneshot_given_config', path)
     module = importlib.util.module_from_spec(spec)
     try:
@@ -84,26 +104,26 @@ def load(given: str) -> ml_collections.ConfigDict:
         config = module.get_config(argument) if argument else module.get_config()
     except Exception as error:  # of code that is not ours
         raise ValueError(
-            f'{given} gives no config: {type(error).__name__}: {inputs.one_line(error)}'
+            f'{name} gives no config: {type(error).__name__}: {inputs.one_line(error)}'
         ) from error
     if not isinstance(config, ml_collections.ConfigDict):
-        raise ValueError(f'get_config of {name} must give a ConfigDict, but gives {config!r}.')
+        raise ValueError(f'get_config of {file} must give a ConfigDict, but gives {config!r}.')
     return config.lock()
 
 
 def override(
     config: ml_collections.ConfigDict, overrides: dict[str, list[str]], problems: settings.Problems
 ) -> None:
-    """Sets what is right, and takes note of what is not."""
+    """Sets what is right, and adds a problem for what is not."""
     for key, arguments in overrides.items():
         if key.startswith('optimizer_options.'):
-            problems.note(
+            problems.add(
                 'config.optimizer_options is set as a whole, as in '
                 '--config.optimizer_options="{\'momentum\': 0.9}".',
                 'optimizer_options',
             )
-        elif key not in settings.KEYS or key not in settings.flat(config):
-            problems.note(settings.unknown(key))
+        elif key not in settings.KEYS or key not in settings.flatten(config):
+            problems.add(settings.unknown(key))
         else:
             _set(config, key, arguments, problems)
 
@@ -114,17 +134,17 @@ def _set(
     """Sets one key, by the type that it has."""
     *parents, last = key.split('.')
     parent = functools.reduce(getattr, parents, config)
-    given = arguments[-1].partition('=')[2]
-    if given == 'None' and parent.get_type(last) is not str:
+    value = arguments[-1].partition('=')[2]
+    if value == 'None' and parent.get_type(last) is not str:
         with config.ignore_type():  # where None is none of its values, that is found later
             parent[last] = None
         return
-    alone, line = flags.FlagValues(), ['', *arguments]
+    parser, line = flags.FlagValues(), ['', *arguments]
     try:
-        if parent.get_type(last) is tuple and given.startswith('{'):  # would be an empty one
+        if parent.get_type(last) is tuple and value.startswith('{'):  # would be an empty one
             raise ValueError
-        config_flags.DEFINE_config_dict('config', config, flag_values=alone, sys_argv=line)
-        alone(line)
+        config_flags.DEFINE_config_dict('config', config, flag_values=parser, sys_argv=line)
+        parser(line)
     except Exception:  # ml_collections lets through whatever a parser raises
         kind = _KINDS[parent.get_type(last)]
-        problems.note(f'config.{key} must be {kind}, but {given!r} was given.', key)
+        problems.add(f'config.{key} must be {kind}, but {value!r} was given.', key)

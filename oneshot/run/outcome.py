@@ -1,100 +1,124 @@
-"""From the scores of a run to its verdict: every score by every method, and the headline."""
+"""From the scores of a run to its outcome: every score by every method, and the headline.
+
+Here coins meet scores, and nowhere else in a run: a report is given what is computed here.
+"""
 
 import dataclasses
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
-from oneshot.report import provenance, words
-from oneshot.results.methods import METHODS
+from oneshot.report import provenance
+from oneshot.report.plots import Curves
+from oneshot.report.words import Results
 from oneshot.results.result import AuditResult
 from oneshot.run.preparation import Run
 from oneshot.scores.front_door import audit_scores
 
 
-def audit_all(prepared: Run, scores: dict[str, np.ndarray]) -> dict[tuple[str, str], AuditResult]:
-    """Every score by every method. The coins are looked at here, and only here.
+class Outcome(NamedTuple):
+    """What came out of a run."""
+
+    score: str  # of the headline
+    headline: AuditResult
+    results: Results
+    curves: Curves  # of the headline's score
+
+
+def judge(run: Run, scores: dict[str, np.ndarray]) -> Outcome:
+    """The outcome of a run with these scores."""
+    results = audit_all(run, scores)
+    score, result = headline(run, results)
+    return Outcome(score, result, results, _curves(run, scores[score], result))
+
+
+def audit_all(run: Run, scores: dict[str, np.ndarray]) -> Results:
+    """Every score by every method, with the guesses that were planned before the run.
 
     Where the headline is the best of all scores, they share the confidence: each bound may
     fail with an equal part of what is left to 1 (Bonferroni), so that all of them hold
     together, the best among them.
     """
-    options = prepared.config.audit
-    confidence = options.confidence
-    if prepared.headline == 'best':
-        confidence = 1.0 - (1.0 - confidence) / len(scores)
-    return {
-        (name, method): audit_scores(
-            values,
-            np.asarray(prepared.coins),
-            delta=prepared.config.dp.delta,
-            confidence=confidence,
-            method=method,
-            guesses=_guesses(options, method),
-            mechanism=prepared.mechanisms.get(name),
-            eps_claimed=prepared.eps_ub,
-        )
-        for name, values in scores.items()
-        for method in prepared.methods[name]
-    }
+    spec, results = run.spec, {}
+    for score, values in scores.items():
+        for method in spec.selection.methods[score]:
+            rule, guesses = spec.plan[score, method]
+            result = audit_scores(
+                values,
+                np.asarray(run.canaries.coins),
+                delta=spec.config.dp.delta,
+                confidence=spec.confidence,
+                method=method,
+                guesses=guesses,
+                mechanism=spec.mechanisms.get(score),
+                eps_claimed=spec.eps_ub,
+            )
+            results[score, method] = dataclasses.replace(result, rule=rule)
+    return results
 
 
-def _guesses(options: Any, method: str) -> str | tuple[int, int]:
-    """The numbers of guesses that the config gives, for methods that have any, or its rule."""
-    if METHODS[method].takes == 'cells' or method == 'weighted':
-        return 'planned'
-    return options.guesses if options.k_plus is None else (options.k_plus, options.k_minus)
-
-
-def best(prepared: Run, results: dict[tuple[str, str], AuditResult]) -> tuple[str, AuditResult]:
+def headline(run: Run, results: Results) -> tuple[str, AuditResult]:
     """The score that the config names before the run, or the best of all, and its result.
 
     The best holds with the confidence of the config, and its p-value is that of all.
     """
-    options, scores = prepared.config.audit, prepared.scores
-    if prepared.headline != 'best':
-        return prepared.headline, results[prepared.headline, options.method]
-    score = max(scores, key=lambda name: results[name, options.method].eps_lb)
+    selected, options = run.spec.selection, run.spec.config.audit
+    if selected.headline != 'best':
+        return selected.headline, results[selected.headline, options.method]
+    score = max(selected.names, key=lambda name: results[name, options.method].eps_lb)
     result = results[score, options.method]
-    p_value = min(1.0, len(scores) * result.p_value)
+    p_value = min(1.0, len(selected.names) * result.p_value)
     return score, dataclasses.replace(result, confidence=options.confidence, p_value=p_value)
 
 
-def record(
-    prepared: Run,
-    score: str,
-    accuracy: float,
-    seconds: float,
-    headline: AuditResult,
-    results: words.Results,
-) -> dict[str, Any]:
+def _curves(run: Run, scores: np.ndarray, result: AuditResult) -> Curves:
+    """What the plots show of the headline's scores."""
+    coins = np.asarray(run.canaries.coins)
+    most_in, least_in = np.argsort(-scores, kind='stable'), np.argsort(scores, kind='stable')
+    half = scores.size // 2
+    right = coins[most_in[:half]].astype(int) + ~coins[least_in[:half]]
+    by_number = 'one_run', 'adaptive', 'hoeffding', 'fdp', 'replacement'
+    method = result.method if result.method in by_number else 'one_run'
+    options = {'delta': result.delta, 'confidence': result.confidence, 'method': method}
+    halves = np.unique(np.geomspace(min(5, half), half, 40).astype(int)).tolist() if half else []
+    bounds = [audit_scores(scores, coins, guesses=(k, k), **options).eps_lb for k in halves]
+    return Curves(
+        scores_in=scores[coins],
+        scores_out=scores[~coins],
+        right_share=np.cumsum(right) / (2 * np.arange(1, half + 1)),
+        method=method,
+        bounds={2 * k: bound for k, bound in zip(halves, bounds, strict=True)},
+    )
+
+
+def record(run: Run, outcome: Outcome, accuracy: float, seconds: float) -> dict[str, Any]:
     """All that is known of a finished run, as result.json has it."""
-    found = headline.as_dict()
-    found['eps_ub'] = found.pop('eps_claimed')
-    rows = [{'score': name} | result.as_dict() for (name, _), result in results.items()]
+    spec, headline = run.spec, outcome.headline.as_dict()
+    headline['eps_ub'] = headline.pop('eps_claimed')
+    rows = [{'score': name} | result.as_dict() for (name, _), result in outcome.results.items()]
     return (
-        found
+        headline
         | {
-            'score': score,
-            'noise_multiplier': prepared.noise_multiplier,
-            'strategy': prepared.clipping.strategy,
-            'microbatch_size': prepared.clipping.microbatch_size,
-            'n': prepared.n,
+            'score': outcome.score,
+            'noise_multiplier': spec.noise_multiplier,
+            'strategy': spec.clipping.strategy,
+            'microbatch_size': spec.clipping.microbatch_size,
+            'n': spec.n,
             'test_accuracy': accuracy,
-            'steps': prepared.config.steps,
+            'steps': spec.config.steps,
             'seconds': seconds,
-            'devices': [str(device) for device in prepared.layout.devices],
-            'mesh': prepared.layout.shape,
+            'devices': [str(device) for device in run.layout.devices],
+            'mesh': run.layout.shape,
             'processes': jax.process_count(),
-            'seed': prepared.config.seed,
+            'seed': spec.config.seed,
         }
         | provenance.provenance()
         | {'rows': rows}
     )
 
 
-def read(found: dict[str, Any]) -> tuple[AuditResult, words.Results]:
+def read(record: dict[str, Any]) -> tuple[AuditResult, Results]:
     """The headline and every result of a record."""
-    rows = {(row['score'], row['method']): AuditResult.from_dict(row) for row in found['rows']}
-    return AuditResult.from_dict(found | {'eps_claimed': found['eps_ub']}), rows
+    rows = {(row['score'], row['method']): AuditResult.from_dict(row) for row in record['rows']}
+    return AuditResult.from_dict(record | {'eps_claimed': record['eps_ub']}), rows

@@ -1,4 +1,4 @@
-"""What is told of a run while it goes on: progress, metrics, TensorBoard events."""
+"""What is shown of a run while it goes on: progress, metrics, TensorBoard events."""
 
 import os
 import pathlib
@@ -18,7 +18,7 @@ from oneshot.json_text import to_json
 class Log:
     """Progress while a run goes on: a bar on a terminal, plain lines on a pipe.
 
-    With a directory, also `metrics.jsonl` and TensorBoard events. Whatever stands behind
+    With a directory, also `metrics.jsonl` and TensorBoard events. Whatever stands after
     `position`, the bytes of metrics that belong to the first `first` steps, is of a run that
     was stopped, and is written anew. `quiet` shows nothing.
     """
@@ -32,8 +32,8 @@ class Log:
         *,
         quiet: bool = False,
     ) -> None:
-        self._steps, self._first, self._told, self._written = steps, first, first, first
-        self._start, self._accuracy, self._quiet = time.perf_counter(), None, quiet
+        self._steps, self._shown, self._written = steps, first, first
+        self._speed, self._accuracy, self._quiet = None, None, quiet
         self._live = sys.stdout.isatty() and not quiet
         self._bar = rich.progress.Progress(
             rich.progress.TextColumn('training'),
@@ -63,7 +63,7 @@ class Log:
             self._events.close()
 
     def write(self, step: int, stats: Stats, accuracy: float | None = None) -> None:
-        """Takes note of a chunk that ended at `step`, and of the test accuracy if it is given.
+        """Logs a chunk that ended at `step`, and of the test accuracy if it is given.
 
         After an OSError it may be called again with the same.
         """
@@ -84,25 +84,29 @@ class Log:
             self._events.write(step, metrics)
             self.position += len(line)
         self._written = step
-        self._tell(step, metrics)
+        self._show(step, metrics)
+
+    def time_chunk(self, steps: int, seconds: float) -> None:
+        """Notes how long the steps of a chunk took, for the speed that is shown."""
+        self._speed = steps / seconds
 
     def sync(self) -> None:
         """Returns when the metrics are on the disk."""
         if self._file is not None:
             os.fsync(self._file)
 
-    def _tell(self, step: int, metrics: dict[str, float]) -> None:
-        speed = (step - self._first) / (time.perf_counter() - self._start)
-        self._bar.update(self._task, completed=step, speed=f'{speed:.0f}')
-        if not (self._live or self._quiet) and (
-            step >= self._told + self._steps / 5 or step == self._steps
-        ):
-            self._told = step
-            left = (self._steps - step) / speed
+    def _show(self, step: int, metrics: dict[str, float]) -> None:
+        speed = '...' if self._speed is None else f'{self._speed:.0f}'
+        self._bar.update(self._task, completed=step, speed=speed)
+        due = step >= self._shown + self._steps / 5 or step == self._steps
+        if due and not (self._live or self._quiet):
+            self._shown = step
             line = f'step {step:,} of {self._steps:,}: loss {metrics["loss"]:.3f}'
             if self._accuracy is not None:
                 line += f', test accuracy {self._accuracy:.1%}'
-            print(f'{line}, {speed:.0f} steps/s, {left:.0f} s left', flush=True)
+            if self._speed is not None:
+                line += f', {speed} steps/s, {(self._steps - step) / self._speed:.0f} s left'
+            print(line, flush=True)
 
 
 class _Events:

@@ -1,24 +1,28 @@
-"""The keys of a config, and what is wrong with their values: all of it, at once."""
+"""The keys of a config, and everything that is wrong with their values, listed at once."""
 
 import difflib
 import json
 import math
+import os
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import ml_collections
 
 from oneshot import inputs
-from oneshot.audit.attacks import SIGNALS
+from oneshot.audit.score import SIGNALS
 from oneshot.data import models
 from oneshot.dpsgd.clipping import STRATEGIES
 from oneshot.json_text import to_json
+from oneshot.keep.workdir import Workdir
 from oneshot.plan.score_law import WEIGHINGS
+from oneshot.results.guess import RULES
 from oneshot.results.methods import METHODS
 
-# May differ when a run goes on: they say how often it is kept, where its data lies, and on
+# Keys that may differ when a run goes on: how often it is kept, where its data lies, and on
 # which devices it runs.
-NOT_OF_THE_RESULT = (
+RESUMABLE_KEYS = (
     'checkpoint_every',
     'checkpoint_keep',
     'data_dir',
@@ -67,8 +71,8 @@ def _tuple_of(check: Check, least: int = 0) -> Check:
         if not isinstance(value, (tuple, list)) or len(value) < least:
             at_least = f' with {least} or more entries' if least else ''
             raise ValueError(f'{name} must be a tuple{at_least}, but {value!r} was given.')
-        for one in value:
-            check(f'an entry of {name}', one)
+        for entry in value:
+            check(f'an entry of {name}', entry)
 
     return each
 
@@ -118,7 +122,7 @@ KEYS: dict[str, Check] = {
     'audit.headline': _TEXT,
     'audit.method': _one_of(*METHODS),
     'audit.m': _whole(1, 10**8),
-    'audit.guesses': _one_of('planned', 'preset', 'grid'),
+    'audit.guesses': _one_of(*(name for name, rule in RULES.items() if rule.for_runs)),
     'audit.k_plus': _optional(_whole(0)),
     'audit.k_minus': _optional(_whole(0)),
     'audit.confidence': _number(0.0, 1.0, open_low=True, open_high=True),
@@ -126,33 +130,39 @@ KEYS: dict[str, Check] = {
 
 
 class Problems:
-    """What is wrong with a config, as it is found: sentences, and the keys that they are of."""
+    """Everything that is wrong with a config so far: sentences, and the keys they are about."""
 
     def __init__(self) -> None:
         self.sentences: list[str] = []
         self.keys: set[str] = set()
 
-    def note(self, sentence: str, *keys: str) -> None:
-        """Takes note of a problem with some keys."""
+    def add(self, sentence: str, *keys: str) -> None:
+        """Adds a problem with some keys."""
         self.sentences.append(sentence)
         self.keys.update(keys)
 
     def attempt(self, keys: tuple[str, ...], function: Callable[..., Any], *given: Any) -> Any:
-        """What the function gives, or None and a note of what it says is wrong.
+        """Returns what the function returns; if it raises a ValueError, adds that and returns None.
 
-        A key of the form `data` stands for all below it. Where one that it looks at is known
-        to be wrong by itself, the function is not called.
+        Args:
+            keys: those that the function looks at. Where one of them is known to be wrong by
+                itself, the function is not called.
+            function: it may speak of the config, or of its own arguments. An argument that is
+                named like the last part of a key is replaced by the key, if the sentence begins
+                with it; else the keys are put before the sentence.
+            *given: arguments.
         """
-        if any(bad == key or bad.startswith(f'{key}.') for bad in self.keys for key in keys):
+        if self.keys.intersection(keys):
             return None
         try:
             return function(*given)
         except ValueError as error:
-            self.note(str(error), *(keys if len(keys) == 1 else ()))
+            sentence, blamed = _about_keys(str(error), keys)
+            self.add(sentence, *(blamed if len(blamed) == 1 else ()))
             return None
 
-    def stop(self) -> None:
-        """Raises a ValueError with all of it, if there is anything."""
+    def raise_all(self) -> None:
+        """Raises a ValueError with all problems, if there are any."""
         if len(self.sentences) == 1:
             raise ValueError(self.sentences[0])
         if self.sentences:
@@ -160,57 +170,75 @@ class Problems:
             raise ValueError(f'{len(self.sentences)} things are wrong with the config:\n{lines}')
 
 
-def values(config: ml_collections.ConfigDict, problems: Problems) -> None:
-    """Looks at every key by itself, and at those that limit each other."""
-    given = flat(config)
-    for key in sorted(given.keys() - KEYS.keys()):
-        problems.note(unknown(key))
+def _about_keys(sentence: str, keys: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
+    """The sentence in terms of the config, and the keys that it is about."""
+    if 'config.' in sentence:
+        return sentence, keys
+    argument = re.match(r'\w*', sentence)[0]
+    for key in keys:
+        if key.rpartition('.')[2] == argument:
+            return f'config.{key}{sentence[len(argument) :]}', (key,)
+    return f'{", ".join(f"config.{key}" for key in keys)}: {sentence}', keys
+
+
+def check_values(config: ml_collections.ConfigDict, problems: Problems) -> None:
+    """Checks every key by itself, and those that limit each other."""
+    values = flatten(config)
+    for key in sorted(values.keys() - KEYS.keys()):
+        problems.add(unknown(key))
     for key, check in KEYS.items():
-        if key not in given:
-            problems.note(f'config.{key} is missing.', key)
+        if key not in values:
+            problems.add(f'config.{key} is missing.', key)
         else:
-            problems.attempt((key,), check, f'config.{key}', given[key])
-    problems.attempt(('audit.m', 'audit.k_plus', 'audit.k_minus'), _guesses, config)
-    looked_at = 'dp.clip_norm', 'dp.noise_multiplier', 'audit.canaries'
-    problems.attempt(looked_at, _clip_norm, config)
-    problems.attempt(('dp.eps', 'dp.noise_multiplier', 'dp.delta'), _target, config)
-    problems.attempt(('audit.attacks', 'audit.canaries'), _no_black_box, config)
+            problems.attempt((key,), check, f'config.{key}', values[key])
+    problems.attempt(('audit.m', 'audit.k_plus', 'audit.k_minus'), _check_guesses, config)
+    keys = 'dp.clip_norm', 'dp.noise_multiplier', 'audit.canaries'
+    problems.attempt(keys, _check_clip_norm, config)
+    problems.attempt(('dp.eps', 'dp.noise_multiplier', 'dp.delta'), _check_target, config)
+    problems.attempt(('audit.attacks', 'audit.canaries'), _check_attacks, config)
 
 
-def flat(config: Mapping[str, Any], prefix: str = '') -> dict[str, Any]:
-    """The values of a config by their dotted keys; the options of the optimizer are one."""
-    found = {}
+def flatten(config: Mapping[str, Any], prefix: str = '') -> dict[str, Any]:
+    """The values of a config by their dotted keys; the options of the optimizer are one value."""
+    values = {}
     for key, value in config.items():
         if isinstance(value, _MAPPINGS) and key != 'optimizer_options':
-            found |= flat(value, f'{prefix}{key}.')
+            values |= flatten(value, f'{prefix}{key}.')
         else:
-            found[f'{prefix}{key}'] = value
-    return found
+            values[f'{prefix}{key}'] = value
+    return values
 
 
 def unknown(key: str) -> str:
-    """A sentence about a key that there is not, with the nearest that there is."""
-    last = {name.rpartition('.')[2]: name for name in KEYS}  # some forget what it is part of
+    """The sentence for an unknown key, with the nearest known key."""
+    by_last_part = {name.rpartition('.')[2]: name for name in KEYS}  # some forget the rest
     near = difflib.get_close_matches(key, KEYS, 1) or [
-        last[one] for one in difflib.get_close_matches(key.rpartition('.')[2], last, 1)
+        by_last_part[name]
+        for name in difflib.get_close_matches(key.rpartition('.')[2], by_last_part, 1)
     ]
     hint = f'; did you mean config.{near[0]}?' if near else '.'
     return f'config.{key} is not a key of a config{hint}'
 
 
-def plain(config: ml_collections.ConfigDict) -> dict[str, Any]:
+def as_json(config: ml_collections.ConfigDict) -> dict[str, Any]:
     """The config as JSON has it."""
     return json.loads(to_json(json.loads(config.to_json())))
 
 
-def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
-    """The keys of the result in which two plain configs differ, with both values."""
-    one, other = flat(one), flat(other)
-    missing = object()
+def open_workdir(
+    path: str | os.PathLike[str], config: ml_collections.ConfigDict, overwrite: bool = False
+) -> Workdir:
+    """The folder of a run with this config. See `Workdir`."""
+    return Workdir(path, as_json(config), _differences, overwrite)
+
+
+def _differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
+    """The keys in which two configs, as JSON has them, cannot be of one run; with both values."""
+    there, here, missing = flatten(there), flatten(here), object()
     return [
-        f'config.{key} ({_shown(one, key)} there, {_shown(other, key)} here)'
-        for key in sorted(one.keys() | other.keys())
-        if key not in NOT_OF_THE_RESULT and one.get(key, missing) != other.get(key, missing)
+        f'config.{key} ({_shown(there, key)} there, {_shown(here, key)} here)'
+        for key in sorted(there.keys() | here.keys())
+        if key not in RESUMABLE_KEYS and there.get(key, missing) != here.get(key, missing)
     ]
 
 
@@ -218,7 +246,7 @@ def _shown(config: Mapping[str, Any], key: str) -> str:
     return repr(config[key]) if key in config else 'nothing'
 
 
-def _guesses(config: ml_collections.ConfigDict) -> None:
+def _check_guesses(config: ml_collections.ConfigDict) -> None:
     options = config.audit
     if (options.k_plus is None) != (options.k_minus is None):
         raise ValueError(
@@ -227,11 +255,11 @@ def _guesses(config: ml_collections.ConfigDict) -> None:
         )
     if options.k_plus is not None:
         k_plus = inputs.count('config.audit.k_plus', options.k_plus, 0, options.m)
-        most = options.m - k_plus
-        inputs.count('config.audit.k_minus', options.k_minus, 0 if k_plus else 1, most)
+        low, high = (0 if k_plus else 1), options.m - k_plus
+        inputs.count('config.audit.k_minus', options.k_minus, low, high)
 
 
-def _clip_norm(config: ml_collections.ConfigDict) -> None:
+def _check_clip_norm(config: ml_collections.ConfigDict) -> None:
     """c·e_j needs a finite c, and so has noise of deviation σc."""
     infinite = math.isinf(config.dp.clip_norm)
     if infinite and (config.audit.canaries == 'dirac' or config.dp.noise_multiplier != 0.0):
@@ -241,7 +269,7 @@ def _clip_norm(config: ml_collections.ConfigDict) -> None:
         )
 
 
-def _target(config: ml_collections.ConfigDict) -> None:
+def _check_target(config: ml_collections.ConfigDict) -> None:
     dp = config.dp
     if dp.noise_multiplier is None and dp.eps is None:
         raise ValueError('config.dp.eps or config.dp.noise_multiplier must be given.')
@@ -252,7 +280,7 @@ def _target(config: ml_collections.ConfigDict) -> None:
         )
 
 
-def _no_black_box(config: ml_collections.ConfigDict) -> None:
+def _check_attacks(config: ml_collections.ConfigDict) -> None:
     if config.audit.canaries == 'dirac' and 'black_box' in config.audit.attacks:
         raise ValueError(
             'config.audit.canaries must be examples for the black-box attack of '

@@ -1,14 +1,16 @@
-"""One audited run, from config to report."""
+"""One audited run: train, score, audit, report."""
 
 import contextlib
 import functools
 import json
+import os
 import time
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import ml_collections
 import numpy as np
 from rich.console import Console
 
@@ -16,123 +18,137 @@ from oneshot import dpsgd, inputs
 from oneshot.audit import canaries
 from oneshot.dpsgd import sharding
 from oneshot.keep import processes
+from oneshot.keep.stopping import Diverged, failing
 from oneshot.keep.workdir import Workdir
-from oneshot.report import output, page, table, words
+from oneshot.report import page, table, words
 from oneshot.results.result import AuditResult
 from oneshot.run import outcome, settings
-from oneshot.run.outcome import audit_all, best
 from oneshot.run.preparation import Run, prepare
 from oneshot.run.progress import Log
-from oneshot.run.resumption import Diverged, Keeper
+from oneshot.run.resumption import ResumableRun
 
-__all__ = [
-    'Run',
-    'audit_all',
-    'best',
-    'collect_scores',
-    'prepare',
-    'run',
-    'show_again',
-    'test_accuracy',
-    'train',
-]
-
-_EVALUATED = 500  # images at once
+_IMAGES = 500  # evaluated at once
 _chunk = functools.lru_cache(maxsize=1)(dpsgd.make_chunk)  # compiled once, also to go on
 
 
-def run(prepared: Run) -> AuditResult:
-    """Trains, audits and reports. Returns the headline that the config names.
+def run(
+    config: ml_collections.ConfigDict, workdir: Workdir | str | os.PathLike[str] | None = None
+) -> AuditResult:
+    """Prepares a run, trains, audits and reports.
 
     With a workdir it goes on where an earlier run of the same config was stopped.
 
+    Args:
+        config: as in `configs/`.
+        workdir: where the results go; they are only printed without it.
+
+    Returns:
+        The headline that the config names.
+
     Raises:
-        Diverged: the loss or a parameter is not finite.
-        Stopped: the process was told to stop, and the state is kept.
+        ValueError: the config is wrong, or the workdir is in use or belongs to another run, or
+            none of its checkpoints can be read.
         OSError: the workdir is full; the error says what is kept.
-        ValueError: the workdir is in use, or none of its checkpoints can be read.
+        Stopped: the process was told to stop, and the state is kept.
+        Diverged: the loss or a parameter is not finite.
+        Failed: training or the audit failed otherwise.
     """
-    with prepared.directory or contextlib.nullcontext():
-        state, seconds = _trained(prepared)
-        start = time.perf_counter()
-        accuracy = test_accuracy(prepared, state)
-        scores = collect_scores(prepared, state)
-        results = audit_all(prepared, scores)
-        score, headline = best(prepared, results)
-        seconds += time.perf_counter() - start
-
-        record = outcome.record(prepared, score, accuracy, seconds, headline, results)
-        about = words.about(settings.plain(prepared.config), record)
-
-        def tell() -> None:
-            table.show(Console(), about, score, headline, results)
-            if prepared.directory is None:
-                return
-            path, coins = prepared.directory.path, np.asarray(prepared.coins)
-            try:
-                output.write_scores(path / 'scores.npz', score, scores)
-                page.write_html(path, about, headline, results, scores[score], coins)
-                output.write_result(path, record)
-            except OSError as error:
-                raise OSError(
-                    f'The result cannot be written to {path} ({error}); make room, and the same '
-                    'command goes on from the newest checkpoint.'
-                ) from error
-            print(f'Written to {path}; open {path}/report.html.')
-
-        processes.lead(tell)
-    return headline
+    return audit_run(prepare(config, workdir))
 
 
-def show_again(directory: Workdir) -> AuditResult:
+def audit_run(prepared: Run) -> AuditResult:
+    """`run`, for a run that is prepared."""
+    with prepared.workdir or contextlib.nullcontext():
+        state, seconds = _train(prepared)
+        with failing():
+            start = time.perf_counter()
+            accuracy, scores = test_accuracy(prepared, state), collect_scores(prepared, state)
+            judged = outcome.judge(prepared, scores)
+            seconds += time.perf_counter() - start
+            record = outcome.record(prepared, judged, accuracy, seconds)
+            processes.on_first(_report, prepared, judged, record, scores)
+    return judged.headline
+
+
+def _report(
+    prepared: Run, judged: outcome.Outcome, record: dict[str, Any], scores: dict[str, np.ndarray]
+) -> None:
+    about = words.description(settings.as_json(prepared.spec.config), record)
+    table.show(Console(), about, judged.score, judged.headline, judged.results)
+    workdir = prepared.workdir
+    if workdir is None:
+        return
+    try:
+        workdir.write_scores('scores.npz', judged.score, scores)
+        page.write_html(workdir.path, about, judged.headline, judged.results, judged.curves)
+        workdir.write_result(record)
+    except OSError as error:
+        raise OSError(
+            f'The result cannot be written to {workdir.path} ({error}); make room, and the same '
+            'command goes on from the newest checkpoint.'
+        ) from error
+    print(f'Written to {workdir.path}; open {workdir.path}/report.html.')
+
+
+def reprint(workdir: Workdir) -> AuditResult:
     """Shows the result of a finished run once more, from its files."""
-    files = directory.path / 'result.json', directory.path / 'config.json'
+    files = workdir.path / 'result.json', workdir.path / 'config.json'
     try:
         record, config = (json.loads(path.read_bytes()) for path in files)
         headline, results = outcome.read(record)
-        about = words.about(config, record)
+        about = words.description(config, record)
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(
             f'{files[0]} cannot be read ({inputs.one_line(error)}); --overwrite starts anew.'
         ) from error
     table.show(Console(), about, record['score'], headline, results)
-    print(f'{directory.path} has this result already; --overwrite starts anew.')
+    print(f'{workdir.path} has this result already; --overwrite starts anew.')
     return headline
 
 
-def _trained(prepared: Run) -> tuple[dpsgd.State, float]:
+def _train(prepared: Run) -> tuple[dpsgd.State, float]:
     """The state after all steps, and the seconds that they took, however often it was stopped."""
-    if prepared.directory is None:
+    if prepared.workdir is None:
         start = time.perf_counter()
-        with Log(None, prepared.config.steps, quiet=not processes.first()) as log:
-            state = train(prepared, log.write)
+        steps, quiet = prepared.spec.config.steps, not processes.is_first()
+        with Log(None, steps, quiet=quiet) as log, failing():
+            state = train(prepared, log.write, timed=log.time_chunk)
         return state, time.perf_counter() - start
-    with Keeper(prepared) as keeper:
-        try:
-            state = train(prepared, keeper.log, state=keeper.begin(), keep=keeper.keep)
-        except Diverged as error:
-            raise _explained(prepared, keeper, error) from None
-        return state, keeper.end(state)
+    with ResumableRun(prepared) as resumable:
+        state = resumable.restore_or_start()
+        with failing():
+            try:
+                state = train(
+                    prepared,
+                    resumable.log,
+                    state=state,
+                    keep=resumable.maybe_save,
+                    timed=resumable.time_chunk,
+                )
+            except Diverged as error:
+                raise _keep_last_good_state(prepared, resumable, error) from None
+            return state, resumable.finish(state)
 
 
-def _explained(prepared: Run, keeper: Keeper, error: Diverged) -> Diverged:
+def _keep_last_good_state(prepared: Run, resumable: ResumableRun, error: Diverged) -> Diverged:
     """The error with what is kept: the state before it, and the scores until then.
 
-    They are found once more from the newest checkpoint, with the same bits.
+    They are computed once more from the newest checkpoint, with the same bits.
     """
-    if not prepared.config.checkpoint_every:
-        return error  # to find them might take as long as the whole run
+    if not prepared.spec.config.checkpoint_every:
+        return error  # to compute them might take as long as the whole run
     last = error.step - 1
-    state = train(prepared, state=keeper.newest(), until=last)
-    keeper.save(last, state)
-    path = prepared.directory.path / f'scores_until_{last}.npz'
-    scores = collect_scores(prepared, state)
-    headline = prepared.headline if prepared.headline in scores else next(iter(scores))
-    processes.lead(output.write_scores, path, headline, scores)
-    keeper.wait()
-    return error.with_advice(
-        f'The state of step {last:,} is kept in {prepared.directory.path}/checkpoints, the scores '
-        f'until then are in {path}.'
+    state = train(prepared, state=resumable.newest(), until=last)
+    resumable.save(last, state)
+    scores, name = collect_scores(prepared, state), f'scores_until_{last}.npz'
+    headline = prepared.spec.selection.headline
+    headline = headline if headline in scores else next(iter(scores))
+    processes.on_first(prepared.workdir.write_scores, name, headline, scores)
+    resumable.wait()
+    folder = prepared.workdir.path
+    return error.with_kept(
+        f'The state of step {last:,} is kept in {folder}/checkpoints, the scores until then are '
+        f'in {folder / name}.'
     )
 
 
@@ -143,6 +159,7 @@ def train(
     state: dpsgd.State | None = None,
     until: int | None = None,
     keep: Callable[[int, dpsgd.State], None] = lambda step, state: None,
+    timed: Callable[[int, float], None] = lambda steps, seconds: None,
 ) -> dpsgd.State:
     """Runs all steps, a chunk at a time.
 
@@ -153,22 +170,30 @@ def train(
         state: to go on from; its buffers are donated. Without it, from the first.
         until: the last step, if not that of the config.
         keep: called after `log` with the state.
+        timed: called before `log` with the steps of a chunk and the seconds that they took.
 
     Raises:
         Diverged: the loss or a parameter is not finite.
     """
-    config, until = prepared.config, prepared.config.steps if until is None else until
+    config, arrays = prepared.spec.config, prepared.arrays
+    until = config.steps if until is None else until
     if state is None:
-        state = jax.tree.map(jnp.copy, prepared.state)  # it is donated
-    chunk = _chunk(prepared.step, config.chunk)
-    given = prepared.population, prepared.canaries, prepared.included, *prepared.scalars
+        state = jax.tree.map(jnp.copy, arrays.state)  # it is donated
+    compiled = _chunk(prepared.program.step, config.chunk)
+
+    def chunk(state: dpsgd.State, last: int) -> tuple[dpsgd.State, dpsgd.Stats]:
+        with sharding.use_mesh(prepared.layout.mesh):
+            return compiled(state, np.int32(last), arrays.key, *prepared.step_arguments)
+
+    state, _ = chunk(state, 0)  # compiles, and makes no step
     for first in range(int(state.step), until, config.chunk):
-        with sharding.use(prepared.layout.mesh):
-            state, stats = chunk(state, np.int32(until), prepared.key, *given)
+        start = time.perf_counter()
+        state, stats = chunk(state, until)
         done = int(state.step)
+        timed(done - first, time.perf_counter() - start)
         stats = jax.tree.map(lambda x, made=done - first: np.asarray(x)[:made], stats)
-        if what := dpsgd.diverged(state, stats):
-            raise Diverged(done, what, config)
+        if value := dpsgd.diverged(state, stats):
+            raise Diverged(done, config.steps, value, config.learning_rate)
         every, accuracy = config.evaluate_every, None
         if every and done // every > first // every:
             accuracy = test_accuracy(prepared, state)
@@ -180,9 +205,10 @@ def train(
 def test_accuracy(prepared: Run, state: dpsgd.State) -> float:
     """The share of held-out examples that the model, or its average, gets right."""
     number = len(prepared.dataset.test.labels)
-    params = state.params if prepared.config.ema_decay is None else state.average
-    with sharding.use(prepared.layout.mesh):
-        right = _right(prepared.apply, params, *prepared.held_out, np.int32(number))
+    params = state.params if prepared.spec.config.ema_decay is None else state.average
+    held_out = prepared.arrays.held_out
+    with sharding.use_mesh(prepared.layout.mesh):
+        right = _right(prepared.program.apply, params, *held_out, np.int32(number))
     return int(right) / number
 
 
@@ -191,27 +217,28 @@ def _right(
     apply: Callable[..., jax.Array], params: Any, images: Any, labels: Any, number: Any
 ) -> jax.Array:
     """How many of the first `number` images the model gets right, some at a time."""
-    real = jnp.arange(labels.size) < number
+    is_image = jnp.arange(labels.size) < number  # and no padding
 
-    def local(params: Any, images: Any, labels: Any, real: Any) -> jax.Array:
-        logits = jax.lax.map(lambda image: apply(params, image), images, batch_size=_EVALUATED)
-        return jnp.sum(real & (jnp.argmax(logits, axis=1) == labels))
+    def local(params: Any, images: Any, labels: Any, is_image: Any) -> jax.Array:
+        logits = jax.lax.map(lambda image: apply(params, image), images, batch_size=_IMAGES)
+        return jnp.sum(is_image & (jnp.argmax(logits, axis=1) == labels))
 
-    return sharding.totals(local, params, images, labels, real)
+    return sharding.sum_over_devices(local, params, images, labels, is_image)
 
 
 def collect_scores(prepared: Run, state: dpsgd.State) -> dict[str, np.ndarray]:
     """The scores of every attack by name, one for each coin."""
+    layout, canary_set = prepared.layout, prepared.canaries
 
-    def read(state: dpsgd.State, given: Any) -> dict[str, jax.Array]:
-        found = {}
-        for name, attack in prepared.attacks(given).items():
-            found |= attack.scores(state.audits[name], state.params)
-        return found
+    def read(state: dpsgd.State, placed: Any) -> dict[str, jax.Array]:
+        scores = {}
+        for name, attack in prepared.program.attacks(placed).items():
+            scores |= attack.scores(state.audits[name], state.params)
+        return scores
 
-    found = prepared.layout.call(read, state, prepared.canaries)
-    found = prepared.layout.in_order(found, prepared.rows)
-    scores = {name: np.asarray(found[name]) for name in prepared.scores}
-    if prepared.config.audit.pairs:
+    by_row = layout.run(read, state, canary_set.placed)
+    in_order = layout.gather_scores(by_row, canary_set.rows)
+    scores = {name: np.asarray(in_order[name]) for name in prepared.spec.selection.names}
+    if prepared.spec.config.audit.pairs:
         scores = {name: canaries.pair_scores(values) for name, values in scores.items()}
     return scores

@@ -27,14 +27,14 @@ DELTA = 1e-5
 
 def _simulated(audit, rule, runs, known=None):
     """ε_LB of so many audits of independent scores."""
-    rng, found = np.random.default_rng(7), []
+    rng, bounds = np.random.default_rng(7), []
+    options = {'delta': audit.delta, 'confidence': audit.confidence, 'method': audit.method}
+    options |= {'guesses': 'preset' if rule is None else rule, 'mechanism': audit.scoring.claim}
     for _ in range(runs):
         included = rng.random(audit.m) < 0.5
         scores = (known or audit.scoring).sample(rng, included)
-        options = {'delta': audit.delta, 'confidence': audit.confidence, 'method': audit.method}
-        given = 'preset' if rule is None else rule
-        found.append(audit_scores(scores, included, guesses=given, **options).eps_lb)
-    return np.array(found)
+        bounds.append(audit_scores(scores, included, **options).eps_lb)
+    return np.array(bounds)
 
 
 @pytest.mark.parametrize('score', ['dot', 'llr'])
@@ -90,8 +90,7 @@ def test_no_neighbour_is_better():
     assert max(planned.grid.values()) <= 1.01 * planned.eps_lb
 
 
-def test_what_helps():
-    """More canaries, llr, and weights do; interference does not."""
+def test_canaries_llr_and_weights_raise_the_expected_bound_and_interference_lowers_it():
     audit = AuditSetting(Scoring(DPSGD(0.6, 0.02, 500)), 2000, DELTA)
     by_llr = dataclasses.replace(audit, scoring=dataclasses.replace(audit.scoring, weighing='llr'))
     assert plan_guesses(by_llr).eps_lb > 1.5 * plan_guesses(audit).eps_lb
@@ -170,6 +169,26 @@ def test_planned_guesses_are_those_of_the_plan():
     assert unknown.rule == 'preset'
 
 
+@pytest.mark.parametrize('method', PLANNED_METHODS)
+def test_delta_0(method):
+    """Bounds by the curve of a Gaussian are ∞ there as soon as they show any privacy loss."""
+    audit = AuditSetting(KNOWN, 1000, 0.0, method=method)
+    planned = plan_guesses(audit)
+    infinite = method in ('fdp', 'fdp_dpsgd', 'cp_gdp', 'gaussian_pair')
+    assert planned.eps_lb == math.inf if infinite else 0.5 < planned.eps_lb < 10.0
+    assert (_simulated(audit, planned.rule, 10) == math.inf).all() == infinite
+    if infinite:  # its guesses are those for a small δ
+        small = plan_guesses(dataclasses.replace(audit, delta=1e-12))
+        assert planned.rule == small.rule
+
+
+def test_the_mean_of_a_bound_that_may_be_infinite():
+    few = AuditSetting(KNOWN, 1000, 0.0, method='fdp')
+    assert expected_eps_lb(few, (60, 60)) == math.inf
+    assert expected_eps_lb(few, (1, 1)) == 0.0  # two guesses prove nothing
+    assert expected_eps_lb(dataclasses.replace(few, method='one_run'), (60, 60)) < 5.0
+
+
 @pytest.mark.parametrize(
     ('change', 'message'),
     [
@@ -184,7 +203,7 @@ def test_bad_input(change, message):
         AuditSetting(**{'scoring': KNOWN, 'm': 100, 'delta': DELTA} | change)
 
 
-def test_m_may_be_anything():
+def test_plans_for_two_canaries_to_ten_million():
     for m in (2, 3, 5, 17, 10**7):
         planned = plan_guesses(AuditSetting(KNOWN, m, DELTA))
         assert 0 < sum(planned.rule) <= m
@@ -218,6 +237,16 @@ def test_json():
     assert found['plans']['fdp']['expected_eps_lb'] == plan_guesses(audit).eps_lb
     assert found['mechanism']['noise_multiplier'] == 1.5
     assert found['noticed']['power'] == 0.9
+
+
+def test_the_command_line_at_delta_0(capsys):
+    flags = ['--m=1000', '--sigma=1', '--delta=0']
+    assert command.main(flags) == 0
+    assert 'ε_UB = ∞ at δ = 0' in capsys.readouterr().out
+    assert command.main([*flags, '--json']) == 0
+    record = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+    assert record['eps_ub'] == record['plans']['fdp']['expected_eps_lb'] == 'inf'
+    assert record['plans']['one_run']['expected_eps_lb'] > 1.0
 
 
 @pytest.mark.parametrize(

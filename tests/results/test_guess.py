@@ -3,6 +3,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import oneshot
+from oneshot.report import words as report_words
 from oneshot.results import guess
 
 
@@ -51,3 +53,37 @@ def test_bad_input():
     ]:
         with pytest.raises(ValueError, match=r'must .* given\.|must .* NaN'):
             guess.top_k(scores, k_plus, k_minus)
+
+
+# Every way in which guesses may be chosen, by the rule that a result names it with.
+WAYS = {
+    'fixed': {'guesses': (20, 20)},
+    'planned': {'mechanism': oneshot.DPSGD(1.0)},
+    'preset': {'guesses': 'preset'},
+    'split': {'guesses': 'split', 'method': 'adaptive'},
+    'grid': {'guesses': 'grid'},
+    'best_of_all': {'guesses': 'best_of_all'},
+    'threshold': {'guesses': guess.Threshold(0.5)},
+    'beyond': {'guesses': guess.Beyond(0.0, 1.0), 'method': 'adaptive'},
+    'ranked': {'guesses': guess.Ranked((-1.0,) * 100 + (0.5,) * 100), 'method': 'weighted'},
+}
+
+
+@pytest.mark.parametrize('rule', guess.RULES)
+@pytest.mark.filterwarnings('ignore:The best of all')
+def test_every_rule_of_a_result_has_words(rule):
+    included = np.arange(200) % 2 == 0
+    scores = included + np.linspace(0.0, 1.0, 200)
+    result = oneshot.audit_scores(scores, included, delta=1e-5, eps_claimed=1.0, **WAYS[rule])
+    assert result.rule == rule
+    words = guess.RULES[rule].words
+    assert words
+    assert words in dict(report_words.headline_rows({}, result))['guesses']
+
+
+def test_rules_by_name_and_their_classes_are_listed():
+    classes = guess.Threshold, guess.Beyond, guess.Ranked, guess.Split, guess.Grid
+    named = {rule for rule in guess.RULES if rule not in ('fixed', *guess.NAMED_RULES)}
+    assert named | {'split', 'grid'} == {one.__name__.lower() for one in classes}
+    with pytest.raises(ValueError, match=', '.join(guess.NAMED_RULES)):
+        oneshot.audit_scores([0.0, 1.0], [0, 1], delta=0.0, guesses='threshold')

@@ -225,6 +225,19 @@ def test_a_split_never_audits_the_coins_that_it_looked_at():
             guess.Split(share)
 
 
+@pytest.mark.parametrize('method', [name for name, method in METHODS.items() if not method.pairs])
+def test_a_known_mechanism_at_delta_0(method):
+    """Guesses are planned; bounds by the curve of a Gaussian are ∞ as soon as μ = 0 is rejected."""
+    scores, included = _audit(1000, shift=1.0)
+    options = {'delta': 0, 'method': method, 'mechanism': oneshot.DPSGD(1.0)}
+    result = oneshot.audit_scores(scores, included, **options)
+    infinite = method in ('fdp', 'fdp_dpsgd', 'cp_gdp', 'gaussian_pair')
+    assert result.eps_lb == math.inf if infinite else 0.5 < result.eps_lb < 10.0
+    assert result.rule == ('fixed' if method == 'gaussian_pair' else 'planned')
+    blind = oneshot.audit_scores(np.zeros(1000), included, **options)
+    assert blind.eps_lb == 0.0
+
+
 def test_the_best_of_all_has_no_guarantee():
     scores, included = _audit(m=1000, shift=0.0)
     with pytest.warns(UserWarning, match='has no guarantee'):

@@ -133,8 +133,8 @@ class Problem(NamedTuple):
         return sum(leaf.size for leaf in jax.tree.leaves(self.params))
 
     def white_box(self, chosen: Any, signals: Sequence[str] = ('iterates',)) -> dpsgd.Attack:
-        options = {'signals': signals, 'loss_fn': self.loss_fn} | self.clipping._asdict()
-        return audit.white_box(chosen, **options)
+        scores = tuple(audit.SCORES[signal] for signal in signals)
+        return audit.white_box(chosen, scores, clipping=self.clipping, loss_fn=self.loss_fn)
 
     def make_step(self, batch: int, sampling_prob: float, attack: dpsgd.Attack | None):
         """(init, step) of `oneshot.dpsgd`."""
@@ -145,7 +145,7 @@ class Problem(NamedTuple):
             sampling_prob=sampling_prob,
             expected_batch_size=batch,
             attacks={} if attack is None else {'white_box': attack},
-            **self.clipping._asdict(),
+            clipping=self.clipping,
         )
 
 
@@ -153,7 +153,7 @@ def make_problem(name: str, image: tuple, hidden: int = 64, conv: str = 'patches
     model = models.make(name, image, CLASSES, nnx.Rngs(0), hidden=(hidden,), conv=conv)
     apply, params = models.split(model)
     loss_fn, example = models.cross_entropy(apply), (jnp.zeros(image), jnp.int32(0))
-    strategy, size = clipping.choose(loss_fn, params, example)
+    strategy, size = clipping.choose_strategy(loss_fn, params, example)
     return Problem(loss_fn, params, clipping.Clipping(CLIP_NORM, size, strategy))
 
 
@@ -213,14 +213,14 @@ def _dirac_step(problem: Problem, population: Any, m: int) -> Callable[[], Any]:
 def vmap_dots(loss_fn: strategy.LossFn, params: Any, examples: Any, direction: Any) -> jax.Array:
     """⟨direction, ĝ_i⟩, with every gradient made and clipped."""
     grads = jax.vmap(jax.grad(loss_fn), (None, 0))(params, examples)
-    scale = jnp.minimum(1.0, CLIP_NORM / jnp.sqrt(strategy.square(grads)))
+    scale = jnp.minimum(1.0, CLIP_NORM / jnp.sqrt(strategy.squared_norms(grads)))
     clipped = jax.tree.map(lambda g: g * scale.reshape(-1, *[1] * (g.ndim - 1)), grads)
     return strategy.dot(clipped, direction)
 
 
 def loop_dots(loss_fn: strategy.LossFn, params: Any, examples: Any, direction: Any) -> jax.Array:
     """The same in microbatches, in a loop on the device."""
-    parts = clipping.cut(examples, MICROBATCH)
+    parts = clipping.split_microbatches(examples, MICROBATCH)
     dots = jax.lax.map(lambda part: vmap_dots(loss_fn, params, part, direction), parts)
     return dots.reshape(-1)[: len(examples[1])]
 
@@ -255,7 +255,7 @@ def _input_scores(name: str, image: tuple, m: int) -> dict[str, Callable[[], jax
 
     # Chunks of one size, so that there is one program and next to no padding.
     pieces = -(-m // int(GRADIENTS / (4 * ours.size)))
-    chunks = clipping.cut(examples, -(-m // pieces))
+    chunks = clipping.split_microbatches(examples, -(-m // pieces))
     chunks = [jax.tree.map(lambda x, i=i: x[i], chunks) for i in range(pieces)]
     dots = jax.jit(functools.partial(vmap_dots, plain.loss_fn))
     loop = jax.jit(functools.partial(loop_dots, ours.loss_fn))
@@ -392,7 +392,7 @@ class Lockstep:
 
         @jax.jit
         def insert(params: Any, drawn: jax.Array) -> Any:
-            group = self.canaries.group(drawn)
+            group = self.canaries.as_examples(drawn)
             if group is None:
                 return self.canaries.gradient_sum(params, drawn, options.clip_norm)
             return clipping.poisson_clipped_grad_sums(loss_fn, params, [group], options)

@@ -42,6 +42,7 @@ from experiments import csv_files
 from experiments.traffic import collectives
 from oneshot import dpsgd
 from oneshot.audit import attacks, canaries, sharded_canaries
+from oneshot.audit.score import white_box_scores
 from oneshot.data import models
 from oneshot.dpsgd import sharding
 from oneshot.dpsgd.layout import Layout
@@ -133,22 +134,22 @@ def case(batch: float, data: int, model: int) -> None:
     """Makes one run, and prints what was measured. One of several processes, perhaps."""
     problems = settings.Problems()
     command_line.join(config(batch, data, model), problems)
-    problems.stop()
+    problems.raise_all()
     prepared = training.prepare(config(batch, data, model))
     ends: list[float] = []
     training.train(prepared, lambda *_: ends.append(time.perf_counter()))
     seconds = statistics.median(np.diff(ends)) / CHUNK  # the first chunk compiles
     if jax.process_index() == 0:
-        found = {'seconds': seconds, 'state_mb': held(prepared.state) / 1e6}
+        found = {'seconds': seconds, 'state_mb': held(prepared.arrays.state) / 1e6}
         print(json.dumps(found | {'sent_mb': sum(one.sent for one in exchanges(prepared)) / 1e6}))
     else:
         exchanges(prepared)  # compiled by all
 
 
 def exchanges(prepared: Run) -> list[Any]:
-    given = prepared.state, prepared.key, prepared.population, prepared.canaries, prepared.included
-    with sharding.use(prepared.layout.mesh):
-        return collectives(jax.jit(prepared.step).lower(*given).compile())
+    given = prepared.arrays.state, prepared.arrays.key, *prepared.step_arguments
+    with sharding.use_mesh(prepared.layout.mesh):
+        return collectives(jax.jit(prepared.program.step).lower(*given).compile())
 
 
 def held(tree: Any) -> int:
@@ -208,19 +209,19 @@ def compiled(which: Model, data: int, model: int) -> tuple[Any, int, int]:
     network, shapes = models.split(nnx.eval_shape(build))
     with jax.default_device(jax.devices('cpu')[0]):
         chosen = canaries.dirac(jax.random.key(0), CANARIES, shapes)
-        placed, _ = sharded_canaries.place(chosen, layout, shapes)
-    sizes = {'clip_norm': 1.0, 'microbatch_size': 8, 'strategy': 'ghost'}
+        placed, _ = sharded_canaries.shard(chosen, layout, shapes)
     claim = {'noise_multiplier': 1.0, 'sampling_prob': BATCH / 50_000}
-    known = {'expected_batch_size': float(BATCH), **claim, **sizes}
+    clipping = dpsgd.Clipping(1.0, 8, 'ghost')
+    known = {'expected_batch_size': float(BATCH), 'clipping': clipping, **claim}
 
     def watching(given: Any) -> dict[str, dpsgd.Attack]:
-        both = {'signals': ('iterates', 'residual'), 'scores': ('dot', 'llr')}
-        return {'white_box': attacks.white_box(given, **both, **known)}
+        scores = white_box_scores(('iterates', 'residual'), ('dot', 'llr'))
+        return {'white_box': attacks.white_box(given, scores, **known)}
 
     init, step = dpsgd.make_step(
         models.cross_entropy(network), optax.sgd(1.0, 0.9), attacks=watching, n=50_000, **known
     )
-    with sharding.use(layout.mesh):
+    with sharding.use_mesh(layout.mesh):
         params = jax.tree.map(
             lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s),
             shapes,

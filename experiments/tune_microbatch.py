@@ -8,7 +8,7 @@ microbatches of 1 to 1,024. The sizes of a strategy end where two in a row were 
 slower than its best, or where a program would take too much memory. Those that are left
 take turns, and the medians count.
 
-It changes nothing by itself: the rule (`oneshot.dpsgd.clipping.choose`) knows no stopwatch, so
+It changes nothing by itself: the rule (`oneshot.dpsgd.choose_strategy`) knows no stopwatch, so
 that the same run has the same bits. With --write, it writes results/tune_microbatch.csv.
 """
 
@@ -31,6 +31,7 @@ from rich.table import Table
 from oneshot import dpsgd
 from oneshot.data import models
 from oneshot.dpsgd import clipping
+from oneshot.dpsgd.gradients.strategy import LossFn
 
 RESULTS = pathlib.Path(__file__).parent / 'results'
 SIZES = [2**power for power in range(11)]
@@ -44,9 +45,7 @@ EXAMPLES = {'mlp': 4096, 'cnn': 256, 'wrn': 32}
 Call = Callable[[], float]  # gives the seconds for one example
 
 
-def compile_sum(
-    loss_fn: dpsgd.LossFn, params: Any, batch: Any, strategy: str, size: int
-) -> Call | None:
+def compile_sum(loss_fn: LossFn, params: Any, batch: Any, strategy: str, size: int) -> Call | None:
     """The clipped sum of the batch, or None if it takes too much memory."""
     if strategy == 'vmap' and size * sum(x.nbytes for x in jax.tree.leaves(params)) > GRADIENTS:
         return None
@@ -75,7 +74,7 @@ def tune(name: str, image: Sequence[int], classes: int, hidden: Sequence[int]) -
     most = max(EXAMPLES[name], 2 * SIZES[-1])
     images = rng.random((most, *image), dtype=np.float32)
     labels = rng.integers(0, classes, most, dtype=np.int32)
-    rule = clipping.choose(loss_fn, params, (images[0], labels[0]))
+    rule = clipping.choose_strategy(loss_fn, params, (images[0], labels[0]))
 
     calls: dict[tuple[str, int], Call] = {}
     for strategy in clipping.STRATEGIES:

@@ -14,15 +14,14 @@ import jax.numpy as jnp
 
 from oneshot import inputs
 from oneshot.audit.canaries import Dirac, Inputs
+from oneshot.audit.score import LOSS, SCORES, Score
 from oneshot.audit.sharded_canaries import ShardedDirac
 from oneshot.dpsgd import sharding
 from oneshot.dpsgd.clipping import Clipping
 from oneshot.dpsgd.gradients.strategy import LossFn
 from oneshot.dpsgd.step import Attack, Observation
-from oneshot.plan.score_law import WEIGHINGS
 
 PyTree = Any
-SIGNALS = ('iterates', 'gradient', 'residual')
 
 
 class Accumulator(NamedTuple):
@@ -43,25 +42,15 @@ class Accumulator(NamedTuple):
         return self.total + self.lost
 
 
-def score_names(signals: Sequence[str], scores: Sequence[str]) -> tuple[str, ...]:
-    """The names of a white-box attack's scores: the signal for `dot`, signal_llr for `llr`."""
-    return tuple(
-        signal if score == 'dot' else f'{signal}_{score}' for score in scores for signal in signals
-    )
-
-
 def white_box(
     canaries: Dirac | ShardedDirac | Inputs,
+    scores: Sequence[Score] = (Score('iterates'),),
     *,
-    clip_norm: float,
-    signals: Sequence[str] = ('iterates',),
-    scores: Sequence[str] = ('dot',),
+    clipping: Clipping,
     noise_multiplier: float | None = None,
     sampling_prob: float | None = None,
     expected_batch_size: float | None = None,
     loss_fn: LossFn | None = None,
-    microbatch_size: int = 32,
-    strategy: str = 'vmap',
 ) -> Attack:
     """The white-box attack of Algorithm audit: a sum over the steps for every canary.
 
@@ -77,89 +66,86 @@ def white_box(
     nothing of them.
 
     For `iterates`, x_t is the privatized gradient, times the expected batch size, as for
-    `gradient`: who sees the iterates and knows the optimizer knows it too. Hence no
-    learning rate is asked for, whatever the optimizer.
+    `gradient`: who sees the iterates and knows the optimizer knows it too. So `llr` needs no
+    learning rate, whatever the optimizer.
 
     For Dirac canaries the update is a gather of m coordinates; for input canaries it is
-    one directional derivative for each. All signals and scores share the gradients.
+    one directional derivative for each. All scores share the gradients.
 
     Args:
         canaries: the canaries, included and excluded alike.
-        clip_norm: c of the training.
-        signals: what the adversary sees of a step, any of `iterates` (the paper's
-            w_{t−1} − w_t), `gradient` (the privatized gradient, for optimizers other
-            than plain SGD) and `residual`; see `oneshot.dpsgd.Observation`.
-        scores: how a signal is weighed, any of `dot` and `llr`.
+        scores: any but `loss`; see `oneshot.dpsgd.Observation` for their signals.
+        clipping: that of the training.
         noise_multiplier: σ of the training, for `llr`. It may be traced.
         sampling_prob: q of the training, for `llr`.
         expected_batch_size: what the training divides the noisy sum by, for `llr` of
             signals other than `residual`.
         loss_fn: loss_fn(params, example), for input canaries.
-        microbatch_size: how many input canaries are differentiated at once.
-        strategy: how, 'vmap' or 'ghost'; see `oneshot.dpsgd.clipping.Clipping`.
 
     Returns:
-        An `Attack` whose scores have a vector of m for each score and signal, by
-        `score_names`.
+        An `Attack` whose scores have a vector of m for each score, by its name.
     """
-    for signal in signals:
-        inputs.choice('signal', signal, SIGNALS)
-    for score in scores:
-        inputs.choice('score', score, WEIGHINGS)
     if isinstance(canaries, Inputs) and loss_fn is None:
         raise ValueError('loss_fn must be given for input canaries, but None was given.')
-    clipping = Clipping(clip_norm, microbatch_size, strategy).check()
-    if 'llr' in scores:
-        known = {'clip_norm': clip_norm}
-        if not isinstance(noise_multiplier, jax.core.Tracer):
-            known['noise_multiplier'] = noise_multiplier
-        if set(signals) != {'residual'}:
-            known['expected_batch_size'] = expected_batch_size
-        for name, value in known.items():
-            inputs.real(
-                f'{name}, which llr needs,', value, 0.0, math.inf, open_low=True, open_high=True
-            )
-        inputs.real('sampling_prob, which llr needs,', sampling_prob, 0.0, 1.0, open_low=True)
-    names = score_names(signals, scores)
-    weighed = [(score, _direction(signal, score)) for score in scores for signal in signals]
-    directions = tuple(dict.fromkeys(direction for _, direction in weighed))
-    m = canaries.size
+    clip_norm = clipping.validate().clip_norm
+    _check(scores, clip_norm, noise_multiplier, sampling_prob, expected_batch_size)
+    directions = tuple(dict.fromkeys(_direction(score) for score in scores))
+    shape = len(scores), canaries.num_rows
 
-    def weigh(score: str, direction: str, dots: jax.Array, squares: jax.Array) -> jax.Array:
-        if score == 'dot':
-            return dots
-        unit = 1.0 if direction == 'residual' else expected_batch_size
+    def weigh(score: Score, products: jax.Array, squares: jax.Array) -> jax.Array:
+        if score.weighing == 'dot':
+            return products
+        unit = 1.0 if score.signal == 'residual' else expected_batch_size
         deviation = noise_multiplier * clip_norm
-        exponent = (2.0 * unit * dots - squares) / (2.0 * deviation * deviation)
+        exponent = (2.0 * unit * products - squares) / (2.0 * deviation * deviation)
         return _log_mixture(exponent, sampling_prob)
 
     def init(params: PyTree) -> Accumulator:
         # Two arrays: donated buffers must not be shared.
-        return Accumulator(jnp.zeros((len(names), m)), jnp.zeros((len(names), m)))
+        return Accumulator(jnp.zeros(shape), jnp.zeros(shape))
 
     def update(state: Accumulator, seen: Observation) -> Accumulator:
-        picked = [seen.signal(direction, canaries.pick) for direction in directions]
-        dots, squares = canaries.dots(loss_fn, seen.params, picked, clipping)
-        along = dict(zip(directions, dots, strict=True))
+        selected = [seen.signal(direction, canaries.select) for direction in directions]
+        products, squares = canaries.gradient_dots(loss_fn, seen.params, selected, clipping)
+        along = dict(zip(directions, products, strict=True))
         return state.add(
-            jnp.stack([weigh(score, one, along[one], squares) for score, one in weighed])
+            jnp.stack([weigh(score, along[_direction(score)], squares) for score in scores])
         )
 
-    def scored(state: Accumulator, params: PyTree) -> dict[str, jax.Array]:
-        return dict(zip(names, state.sum(), strict=True))
+    def read(state: Accumulator, params: PyTree) -> dict[str, jax.Array]:
+        return dict(zip((score.name for score in scores), state.sum(), strict=True))
 
-    return Attack(init, update, scored)
+    return Attack(init, update, read)
 
 
-def _direction(signal: str, score: str) -> str:
+def _check(
+    scores: Sequence[Score], clip_norm: float, sigma: Any, q: float | None, batch: float | None
+) -> None:
+    """Raises a ValueError where a score is not of this attack, or lacks what it needs."""
+    for score in scores:
+        inputs.choice('score', score.name, [name for name in SCORES if name != LOSS.name])
+    if all(score.weighing == 'dot' for score in scores):
+        return
+    positive = {'clip_norm': clip_norm}
+    if not isinstance(sigma, jax.core.Tracer):
+        positive['noise_multiplier'] = sigma
+    if any(score.signal != 'residual' for score in scores):
+        positive['expected_batch_size'] = batch
+    for name, value in positive.items():
+        name = f'{name}, which llr needs,'
+        inputs.real(name, value, 0.0, math.inf, ends='()')
+    inputs.real('sampling_prob, which llr needs,', q, 0.0, 1.0, ends='(]')
+
+
+def _direction(score: Score) -> str:
     """What of an observation the canaries' gradients are multiplied with."""
-    return 'gradient' if (signal, score) == ('iterates', 'llr') else signal
+    return 'gradient' if score == Score('iterates', 'llr') else score.signal
 
 
 def _log_mixture(exponent: jax.Array, q: float) -> jax.Array:
     """log(1 − q + q·exp(exponent)), without overflow; the exponent itself if q = 1."""
-    rest = math.log1p(-q) if q < 1.0 else -math.inf
-    return jnp.logaddexp(rest, math.log(q) + exponent)
+    log_not_drawn = math.log1p(-q) if q < 1.0 else -math.inf
+    return jnp.logaddexp(log_not_drawn, math.log(q) + exponent)
 
 
 def black_box(canaries: Inputs, *, loss_fn: LossFn, microbatch_size: int = 32) -> Attack:
@@ -179,7 +165,7 @@ def black_box(canaries: Inputs, *, loss_fn: LossFn, microbatch_size: int = 32) -
                 lambda example: loss_fn(params, example), examples, batch_size=microbatch_size
             )
 
-        return sharding.by_row(local, [params], canaries.examples)
+        return sharding.map_rows(local, [params], canaries.examples)
 
     def update(state: jax.Array, seen: Observation) -> jax.Array:
         return state
@@ -188,3 +174,26 @@ def black_box(canaries: Inputs, *, loss_fn: LossFn, microbatch_size: int = 32) -
         return {'loss': state - losses(params)}
 
     return Attack(losses, update, scores)
+
+
+def attacks_for(
+    scores: Sequence[Score],
+    canaries: Dirac | ShardedDirac | Inputs,
+    *,
+    clipping: Clipping,
+    loss_fn: LossFn | None,
+    **training: Any,
+) -> dict[str, Attack]:
+    """The attacks that give these scores, by name.
+
+    `training` is noise_multiplier, sampling_prob and expected_batch_size, as in `white_box`.
+    """
+    attacks = {}
+    if seen_in_steps := [score for score in scores if score != LOSS]:
+        attacks['white_box'] = white_box(
+            canaries, seen_in_steps, clipping=clipping, loss_fn=loss_fn, **training
+        )
+    if LOSS in scores:
+        size = clipping.microbatch_size
+        attacks['black_box'] = black_box(canaries, loss_fn=loss_fn, microbatch_size=size)
+    return attacks

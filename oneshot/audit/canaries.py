@@ -1,6 +1,7 @@
 """The canaries, and the coins that decide which of them are in."""
 
-from typing import Any, NamedTuple
+import dataclasses
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -9,8 +10,9 @@ from jax.flatten_util import ravel_pytree
 
 from oneshot import inputs
 from oneshot.dpsgd import sharding
-from oneshot.dpsgd.clipping import Augment, Clipping, Group, cut
+from oneshot.dpsgd.clipping import Augment, Clipping, ExampleGroup, split_microbatches
 from oneshot.dpsgd.gradients.strategy import LossFn, zeros
+from oneshot.dpsgd.step import Canaries
 
 PyTree = Any
 
@@ -37,26 +39,35 @@ def pair_scores(scores: np.ndarray) -> np.ndarray:
     return np.asarray(scores)[0::2] - np.asarray(scores)[1::2]
 
 
-class Dirac(NamedTuple):
+class DiracGradients(Canaries):
+    """What Dirac canaries share, on one device or on several: their gradients are c·e_j."""
+
+    def gradient_dots(
+        self, loss_fn: LossFn | None, params: PyTree, selected: list[jax.Array], clipping: Clipping
+    ) -> tuple[jax.Array, jax.Array]:
+        """⟨direction, ĝ_i⟩ for each selected direction and row; and all ‖ĝ_i‖²."""
+        c = clipping.clip_norm
+        products = c * jnp.stack(selected)
+        return products, jnp.full(products.shape[1], c * c)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Dirac(DiracGradients):
     """Gradient canaries c·e_j, each with a coordinate j of its own. They need no data."""
 
     coordinates: jax.Array  # (m,) int32, into the flattened parameters, all distinct
 
     @property
-    def size(self) -> int:
+    def num_canaries(self) -> int:
         return self.coordinates.shape[0]
-
-    coins = size
-
-    def group(self, drawn: jax.Array, augment: Augment | None = None) -> None:
-        """They are no examples."""
 
     def gradient_sum(self, params: PyTree, drawn: jax.Array, clip_norm: float) -> PyTree:
         """c on the coordinate of every drawn canary."""
         return dirac_sum(params, self.coordinates, drawn, clip_norm)
 
-    def pick(self, direction: PyTree) -> jax.Array:
-        """What the canaries look at: what stands at their coordinates."""
+    def select(self, direction: PyTree) -> jax.Array:
+        """What the canaries look at: the values at their coordinates."""
         return values_at(direction, self.coordinates)
 
     def join(self, population: PyTree, included: jax.Array) -> tuple[PyTree, jax.Array]:
@@ -66,86 +77,70 @@ class Dirac(NamedTuple):
             The examples, and a coordinate for each: −1 for those of the population. A
             canary's own example is a copy of the first, which its loss does not look at.
         """
-        joining = self.coordinates[_who(included)]
+        joining = self.coordinates[_included_indices(included)]
         filler = jax.tree.map(lambda x: jnp.repeat(x[:1], joining.size, axis=0), population)
         size = jax.tree.leaves(population)[0].shape[0]
         coordinates = jnp.concatenate([jnp.full(size, -1, joining.dtype), joining])
         return _concatenate(population, filler), coordinates
 
-    def dots(
-        self,
-        loss_fn: LossFn | None,
-        params: PyTree,
-        picked: list[jax.Array],
-        clipping: Clipping,
-    ) -> tuple[jax.Array, jax.Array]:
-        """⟨direction, ĝ_i⟩ for each direction, as picked, and canary; and all ‖ĝ_i‖²."""
-        c = clipping.clip_norm
-        return c * jnp.stack(picked), jnp.full(self.size, c * c)
 
-
-class Inputs(NamedTuple):
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Inputs(Canaries):
     """Canaries that are examples, with whatever gradient the model gives them."""
 
-    examples: PyTree  # m along the leading axis, and perhaps padding, as `mesh.Layout` has it
+    examples: PyTree  # m along the leading axis, and perhaps padding, as `Layout` has it
 
     @property
-    def size(self) -> int:
+    def num_canaries(self) -> int:
         return jax.tree.leaves(self.examples)[0].shape[0]
 
-    coins = size
-
-    def group(self, drawn: jax.Array, augment: Augment | None = None) -> Group:
+    def as_examples(self, drawn: jax.Array, augment: Augment | None = None) -> ExampleGroup:
         """The canaries as examples: they are clipped, and augmented, as all examples are."""
-        return Group(self.examples, sharding.fill(drawn, self.size), augment)
+        return ExampleGroup(self.examples, sharding.pad_rows(drawn, self.num_canaries), augment)
 
-    def pick(self, direction: PyTree) -> PyTree:
+    def select(self, direction: PyTree) -> PyTree:
         """What the canaries look at: all of it."""
         return direction
 
     def join(self, population: PyTree, included: jax.Array) -> PyTree:
         """The data set with the included canaries at its end."""
-        who = _who(included)
-        joining = jax.tree.map(lambda x: x[who], self.examples)
-        return _concatenate(population, joining)
+        indices = _included_indices(included)
+        return _concatenate(population, jax.tree.map(lambda x: x[indices], self.examples))
 
-    def dots(
-        self,
-        loss_fn: LossFn,
-        params: PyTree,
-        picked: list[PyTree],
-        clipping: Clipping,
+    def gradient_dots(
+        self, loss_fn: LossFn, params: PyTree, selected: list[PyTree], clipping: Clipping
     ) -> tuple[jax.Array, jax.Array]:
-        """⟨direction, ĝ_i⟩ for each direction, as picked, and canary; and all ‖ĝ_i‖².
+        """⟨direction, ĝ_i⟩ for each selected direction and canary; and all ‖ĝ_i‖².
 
         No gradient is scaled or summed: ⟨direction, g_i⟩ is a directional derivative,
         and times the clip factor it is that of ĝ_i. In microbatches.
         """
 
-        def local(params: PyTree, *given: PyTree) -> tuple[jax.Array, jax.Array]:
-            *picked, examples = given
-            return _input_dots(loss_fn, params, picked, examples, clipping)
+        def local(params: PyTree, *trees: PyTree) -> tuple[jax.Array, jax.Array]:
+            *selected, examples = trees
+            return _input_dots(loss_fn, params, selected, examples, clipping)
 
-        return sharding.by_row(local, [params, *picked], self.examples)
+        return sharding.map_rows(local, [params, *selected], self.examples)
 
 
 def _input_dots(
-    loss_fn: LossFn, params: PyTree, picked: list[PyTree], examples: PyTree, clipping: Clipping
+    loss_fn: LossFn, params: PyTree, selected: list[PyTree], examples: PyTree, clipping: Clipping
 ) -> tuple[jax.Array, jax.Array]:
-    strategy = clipping.differentiate(loss_fn, params, examples)
-    prepared = [strategy.prepare(direction) for direction in picked]
+    strategy = clipping.strategy_for(loss_fn, params, examples)
+    directions = [strategy.prepare(direction) for direction in selected]
 
-    def microbatch(given: tuple[PyTree, jax.Array]) -> tuple[jax.Array, jax.Array]:
-        gradients = strategy.gradients(*given)
+    def microbatch(batch: tuple[PyTree, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        gradients = strategy.gradients(*batch)
         scale = clipping.scale(gradients.norms)
-        products = jnp.stack([gradients.dot(direction) for direction in prepared], axis=1)
+        products = jnp.stack([gradients.dot(direction) for direction in directions], axis=1)
         dots = jnp.where(scale[:, None] != 0.0, scale[:, None] * products, 0.0)
         return dots, jnp.where(scale != 0.0, jnp.square(scale * gradients.norms), 0.0)
 
     m = jax.tree.leaves(examples)[0].shape[0]
-    given = examples, jnp.ones(m, bool)
-    dots, squares = jax.lax.map(microbatch, cut(given, clipping.microbatch_size))
-    return dots.reshape(-1, len(picked))[:m].T, squares.reshape(-1)[:m]
+    batches = split_microbatches((examples, jnp.ones(m, bool)), clipping.microbatch_size)
+    dots, squares = jax.lax.map(microbatch, batches)
+    return dots.reshape(-1, len(selected))[:m].T, squares.reshape(-1)[:m]
 
 
 def dirac_sum(params: PyTree, coordinates: jax.Array, drawn: jax.Array, clip_norm: float) -> PyTree:
@@ -155,22 +150,22 @@ def dirac_sum(params: PyTree, coordinates: jax.Array, drawn: jax.Array, clip_nor
 
 
 def values_at(direction: PyTree, coordinates: jax.Array) -> jax.Array:
-    """What stands at some coordinates of the flattened tree; 0 beyond its end."""
+    """The values at some coordinates of the flattened tree; 0 beyond its end."""
     leaves = jax.tree.leaves(direction)
     if len(leaves) * coordinates.size > sum(leaf.size for leaf in leaves):
         return ravel_pytree(direction)[0].at[coordinates].get(mode='fill', fill_value=0.0)
     # Leaf by leaf, because flattening would copy more than is looked at.
-    picked, first = jnp.zeros(coordinates.shape), 0
+    values, first = jnp.zeros(coordinates.shape), 0
     for leaf in leaves:
         place = coordinates - first
         inside = (place >= 0) & (place < leaf.size)
-        picked += jnp.where(inside, leaf.reshape(-1)[jnp.where(inside, place, 0)], 0.0)
+        values += jnp.where(inside, leaf.reshape(-1)[jnp.where(inside, place, 0)], 0.0)
         first += leaf.size
-    return picked
+    return values
 
 
-def _who(included: jax.Array) -> np.ndarray:
-    """The positions of those that are in."""
+def _included_indices(included: jax.Array) -> np.ndarray:
+    """The indices of the included canaries."""
     if isinstance(included, jax.core.Tracer):
         raise ValueError(
             'Canaries join a data set outside of jit and vmap, because how many there are of them '
@@ -192,9 +187,7 @@ def with_dirac(loss_fn: LossFn, size: float) -> LossFn:
     canary, differentiates it and clips it as any example, so that all of that is audited,
     in any library. Choose `size` well above the clip norm, so that clipping is needed.
     """
-    inputs.real(
-        'size, the norm of the gradients,', size, 0.0, np.inf, open_low=True, open_high=True
-    )
+    inputs.real('size, the norm of the gradients,', size, 0.0, np.inf, ends='()')
 
     def loss(params: PyTree, example: tuple[PyTree, jax.Array]) -> jax.Array:
         inner, coordinate = example

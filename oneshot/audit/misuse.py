@@ -1,7 +1,7 @@
-"""What a loop can do wrong with the audit: what is counted on the way, and a sentence for each.
+"""Mistakes of a loop with the audit: what is counted on the way, and a sentence for each.
 
-Mistakes happen inside of `jit`, where nothing can be said. So the audit carries counts with
-it, and they are looked at when the scores are read.
+Mistakes happen inside of `jit`, where no error can be raised. So the audit counts, and raises
+the error when the scores are read.
 """
 
 import dataclasses
@@ -24,52 +24,42 @@ class Counts:
     """What was done with an audit: a pytree.
 
     Attributes:
-        placed: what stood at the canaries' coordinates after the last insertion.
-        drawn_by: the bits of the last key that `insert` was given.
-        repeated: how often that was the key of the step before.
+        inserted_values: the sum at the canaries' coordinates after the last insertion.
+        last_key: the bits of the last key that `insert` was given.
+        repeated_keys: how often that was the key of the step before.
         inserted: how often `insert` was called.
         updated: how often `update` was called.
-        silent: the steps in which nothing was added after the insertion.
-        squares: Σ over the steps of ‖placed‖².
-        products: Σ of ⟨placed, gradient⟩ at these coordinates, which is squares/B but for
-            the noise.
-        broken: the steps that did not begin where the one before ended.
-        first: a sum over the bits of w_1, by which runs are told apart.
-        last: the same of w_t.
+        noiseless_steps: the steps in which nothing was added after the insertion.
+        squares: Σ over the steps of ‖inserted_values‖².
+        products: Σ of ⟨inserted_values, gradient⟩ at these coordinates, which is squares/B
+            but for the noise.
+        jumps: the steps that did not begin where the one before ended.
+        first_fingerprint: a sum over the bits of w_1, by which runs are told apart.
+        last_fingerprint: the same of w_t.
     """
 
-    placed: jax.Array
-    drawn_by: jax.Array
-    repeated: jax.Array
+    inserted_values: jax.Array
+    last_key: jax.Array
+    repeated_keys: jax.Array
     inserted: jax.Array
     updated: jax.Array
-    silent: jax.Array
+    noiseless_steps: jax.Array
     squares: jax.Array
     products: jax.Array
-    broken: jax.Array
-    first: jax.Array
-    last: jax.Array
+    jumps: jax.Array
+    first_fingerprint: jax.Array
+    last_fingerprint: jax.Array
 
     @classmethod
     def start(cls, params: PyTree, m: int) -> 'Counts':
         """Before the first step."""
 
-        def zero(dtype: Any = jnp.int32) -> jax.Array:
-            return jnp.zeros((), dtype)  # of its own: donated buffers must not be shared
-
-        return cls(
-            placed=jnp.zeros(m),
-            drawn_by=zero(jnp.uint32),
-            repeated=zero(),
-            inserted=zero(),
-            updated=zero(),
-            silent=zero(),
-            squares=zero(jnp.float32),
-            products=zero(jnp.float32),
-            broken=zero(),
-            first=zero(jnp.uint32),
-            last=_bits(params),
-        )
+        dtypes = dict.fromkeys(('last_key', 'first_fingerprint'), jnp.uint32)
+        dtypes |= dict.fromkeys(('squares', 'products'), jnp.float32)
+        names = [field.name for field in dataclasses.fields(cls)][1:-1]
+        # An array for each: donated buffers must not be shared.
+        zeros = [jnp.zeros((), dtypes.get(name, jnp.int32)) for name in names]
+        return cls(jnp.zeros(m), *zeros, _bits(params))
 
     def called_insert(self) -> 'Counts':
         return dataclasses.replace(self, inserted=self.inserted + 1)
@@ -77,24 +67,26 @@ class Counts:
     def called_update(self) -> 'Counts':
         return dataclasses.replace(self, updated=self.updated + 1)
 
-    def insert(self, key: jax.Array, placed: jax.Array) -> 'Counts':
-        """After an insertion with this key."""
-        drawn_by = _bits(jax.random.key_data(key))
-        again = (self.inserted > 0) & (drawn_by == self.drawn_by)
+    def insert(self, key: jax.Array, values: jax.Array) -> 'Counts':
+        """After an insertion with this key, which gave these values."""
+        key_bits = _bits(jax.random.key_data(key))
+        again = (self.inserted > 0) & (key_bits == self.last_key)
         return dataclasses.replace(
             self.called_insert(),
-            placed=placed,
-            drawn_by=drawn_by,
-            repeated=self.repeated + again.astype(jnp.int32),
+            inserted_values=values,
+            last_key=key_bits,
+            repeated_keys=self.repeated_keys + again.astype(jnp.int32),
         )
 
     def compare(self, after: jax.Array, is_gradient: bool) -> 'Counts':
-        """With what stands at the coordinates after the noise: the gradient, or the iterates."""
-        products = jnp.vdot(self.placed, after) if is_gradient else 0.0
+        """With the values after the noise, of the gradient or of the iterates."""
+        before = self.inserted_values
+        products = jnp.vdot(before, after) if is_gradient else 0.0
+        noiseless = _proportional(after, before).astype(jnp.int32)
         return dataclasses.replace(
             self,
-            silent=self.silent + _proportional(after, self.placed).astype(jnp.int32),
-            squares=self.squares + jnp.vdot(self.placed, self.placed),
+            noiseless_steps=self.noiseless_steps + noiseless,
+            squares=self.squares + jnp.vdot(before, before),
             products=self.products + products,
         )
 
@@ -106,23 +98,23 @@ class Counts:
         last = _bits(jax.lax.optimization_barrier(new_params))
         return dataclasses.replace(
             self.called_update(),
-            broken=self.broken + (begin != self.last).astype(jnp.int32),
-            first=jnp.where(self.updated == 0, last, self.first),
-            last=last,
+            jumps=self.jumps + (begin != self.last_fingerprint).astype(jnp.int32),
+            first_fingerprint=jnp.where(self.updated == 0, last, self.first_fingerprint),
+            last_fingerprint=last,
         )
 
-    def check(self, params: PyTree, batch: float, deviation: float, in_data: bool) -> None:
-        """Says which mistake the loop makes, if what was counted shows one.
+    def raise_mistakes(self, params: PyTree, batch: float, deviation: float, in_data: bool) -> None:
+        """Raises a ValueError that names the mistake of the loop, if the counts show one.
 
         Args:
             params: the parameters that the scores are read with.
-            batch: B, what the loop is said to divide by.
+            batch: B, which the loop is claimed to divide by.
             deviation: σc, of the noise as claimed.
             in_data: whether the canaries come with the data, so that none are inserted.
         """
-        names = 'inserted', 'updated', 'repeated', 'silent', 'broken', 'squares', 'products'
-        counts = [np.ravel(getattr(self, name)).tolist() for name in names]
-        for inserted, updated, repeated, silent, broken, *sums in zip(*counts, strict=True):
+        counts = self.repeated_keys, self.inserted, self.updated, self.noiseless_steps, self.jumps
+        runs = [np.ravel(x).tolist() for x in (*counts, self.squares, self.products)]
+        for repeated, inserted, updated, noiseless, jumps, *sums in zip(*runs, strict=True):
             if updated == 0:
                 raise ValueError(
                     'audit.update must be called once in every step, but it was never called, or '
@@ -134,11 +126,11 @@ class Counts:
                     'what they return be carried on, but insert was called '
                     f'{inserted} times and update {updated} times.'
                 )
-            if broken > 0:
+            if jumps > 0:
                 raise ValueError(
                     'audit.update must be called once in every step, with the parameters that the '
                     'step began with and those that it gave, but in '
-                    f'{broken} of {updated} updates the first were not the last of the update '
+                    f'{jumps} of {updated} updates the first were not the last of the update '
                     'before.'
                 )
             if repeated > 0:
@@ -146,7 +138,7 @@ class Counts:
                     'audit.insert must be given a key of its own in every step, but in '
                     f'{repeated} of {inserted} steps it was that of the step before.'
                 )
-            if silent == updated and self.placed.shape[-1] >= _SOME:
+            if noiseless == updated and self.inserted_values.shape[-1] >= _SOME:
                 raise ValueError(
                     'Canaries must be inserted before the noise, into the sum of clipped '
                     'gradients, but nothing was added to it after audit.insert. If they are, '
@@ -160,7 +152,7 @@ class Counts:
                     f'what audit.insert gave seems to be divided by {divided:.3g}.'
                 )
         axes = self.updated.ndim
-        if np.any(np.asarray(_bits(params, axes)) != np.asarray(self.last)):
+        if np.any(np.asarray(_bits(params, axes)) != np.asarray(self.last_fingerprint)):
             raise ValueError(
                 'Scores must be read with the parameters that the last audit.update was given as '
                 'new_params, but others were given.'
@@ -183,15 +175,15 @@ def _bits(params: PyTree, axes: int = 0) -> jax.Array:
 def _proportional(after: jax.Array, before: jax.Array) -> jax.Array:
     """Whether one is the other times a number, up to rounding."""
     factor = jnp.vdot(after, before) / jnp.maximum(jnp.vdot(before, before), 1e-30)
-    rest = after - factor * before
-    return jnp.vdot(rest, rest) <= 1e-10 * jnp.vdot(after, after)
+    residue = after - factor * before
+    return jnp.vdot(residue, residue) <= 1e-10 * jnp.vdot(after, after)
 
 
 def _divided_by(batch: float, deviation: float, squares: float, products: float) -> float | None:
-    """What the loop divides by, if it is not what the audit was told.
+    """What the loop divides by, where it is not `batch`; else None.
 
-    B·products/squares is 1, with a deviation of at most σc/√squares. It is told if it is
-    off by a tenth and by six deviations, which a right loop is once in 10⁹ audits.
+    B·products/squares is 1, with a deviation of at most σc/√squares. A fault is one by a tenth
+    and by six deviations, which a right loop has once in 10⁹ audits.
     """
     if squares == 0.0 or products == 0.0:
         return None
@@ -199,15 +191,20 @@ def _divided_by(batch: float, deviation: float, squares: float, products: float)
     return squares / products if off > max(0.1, 6.0 * deviation / math.sqrt(squares)) else None
 
 
-_spent: dict[bytes, int] = {}  # coins, and the run they were flipped for
+# The digests of coins, and the run that they were flipped for. It is of the whole process: the
+# mistake is to use coins for two audits, which know nothing of each other.
+USED_COINS: dict[bytes, int] = {}
 
 
-def spend(coins: np.ndarray, run: int) -> None:
-    """A run may be looked at again; another with the same coins is no second audit."""
+def forbid_reused_coins(coins: np.ndarray, run: int) -> None:
+    """Raises a ValueError where other runs of this process had the same coins.
+
+    The result of the same run may be read again.
+    """
     if coins.size < _MANY:
         return
     digest = hashlib.sha256(np.packbits(coins).tobytes() + bytes([coins.size % 8])).digest()
-    if _spent.setdefault(digest, run) != run:
+    if USED_COINS.setdefault(digest, run) != run:
         raise ValueError(
             'Coins must be flipped anew for every run, but these were those of another run '
             'before: what was learned from it may have made its way into this one.'

@@ -1,21 +1,30 @@
 """Canaries on several devices."""
 
+import dataclasses
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from oneshot.audit.canaries import NOWHERE, Dirac, Inputs, dirac_sum, values_at
+from oneshot.audit.canaries import (
+    NOWHERE,
+    Dirac,
+    DiracGradients,
+    Inputs,
+    dirac_sum,
+    values_at,
+)
 from oneshot.dpsgd import sharding
-from oneshot.dpsgd.clipping import Augment
 from oneshot.dpsgd.layout import Layout
 
 PyTree = Any
 
 
-class ShardedDirac(NamedTuple):
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class ShardedDirac(DiracGradients):
     """Dirac canaries on parameters that lie on several devices (`oneshot.dpsgd.sharding`).
 
     Coordinate j lives on one shard of the parameters, or, where a parameter is not split, on
@@ -27,15 +36,12 @@ class ShardedDirac(NamedTuple):
     rows: jax.Array  # int32, the canary of each row, or −1
 
     @property
-    def size(self) -> int:
-        return self.rows.shape[0]
-
-    @property
-    def coins(self) -> int:
+    def num_canaries(self) -> int:
         return self.places.shape[1]
 
-    def group(self, drawn: jax.Array, augment: Augment | None = None) -> None:
-        """They are no examples."""
+    @property
+    def num_rows(self) -> int:
+        return self.rows.shape[0]
 
     def gradient_sum(self, params: PyTree, drawn: jax.Array, clip_norm: float) -> PyTree:
         """c on the coordinate of every drawn canary, wherever it lives."""
@@ -43,22 +49,20 @@ class ShardedDirac(NamedTuple):
         def local(shard: PyTree, places: jax.Array, drawn: jax.Array) -> PyTree:
             return dirac_sum(shard, places[0], drawn, clip_norm)
 
-        given = (self.places, sharding.SHARDS), (drawn, sharding.REPLICATED)
-        return sharding.on_shards(local, params, given)
+        arrays = (self.places, sharding.SHARDS), (drawn, sharding.REPLICATED)
+        return sharding.map_shards(local, params, arrays)
 
-    def pick(self, direction: PyTree) -> jax.Array:
-        """What stands at the coordinates of the canaries, by row."""
+    def select(self, direction: PyTree) -> jax.Array:
+        """The values at the coordinates of the canaries, by row."""
 
         def local(shard: PyTree, places: jax.Array, rows: jax.Array) -> jax.Array:
             return values_at(shard, jnp.where(rows < 0, NOWHERE, places[0][rows]))
 
-        given = (self.places, sharding.SHARDS), (self.rows, sharding.ROWS)
-        return sharding.on_shards(local, direction, given, sharding.ROWS)
-
-    dots = Dirac.dots
+        arrays = (self.places, sharding.SHARDS), (self.rows, sharding.ROWS)
+        return sharding.map_shards(local, direction, arrays, sharding.ROWS)
 
 
-def place(
+def shard(
     canaries: Dirac | Inputs, layout: Layout, params: PyTree
 ) -> tuple[Dirac | ShardedDirac | Inputs, np.ndarray]:
     """Canaries as they lie on the devices of a layout.
@@ -72,31 +76,31 @@ def place(
         The canaries for the step, and of each row of their scores which canary it is of; −1
         is a row of none.
     """
-    m = canaries.size
+    m = canaries.num_canaries
     if layout.mesh is None:
         return canaries, np.arange(m)
     if isinstance(canaries, Inputs):
-        rows = np.full(layout.padded(m), -1)
+        rows = np.full(layout.padded_size(m), -1)
         rows[:m] = np.arange(m)
         return Inputs(layout.place_rows(canaries.examples, m)), rows
-    shards, columns = layout.mesh.shape['model'], layout.mesh.shape['data']
+    shards, columns = layout.shape['model'], layout.shape['data']
     places = _places(np.asarray(canaries.coordinates), jax.tree.leaves(params), shards)
     homes = places != NOWHERE
     owners, numbers = np.argmax(homes, axis=0), np.sum(homes[:, np.sum(homes, axis=0) == 1], axis=1)
-    for one in np.flatnonzero(np.sum(homes, axis=0) > 1):  # at home on all shards
-        owners[one] = np.argmin(numbers)
-        numbers[owners[one]] += 1
+    for canary in np.flatnonzero(np.sum(homes, axis=0) > 1):  # at home on all shards
+        owners[canary] = np.argmin(numbers)
+        numbers[owners[canary]] += 1
     most = np.max(np.bincount(owners, minlength=shards), initial=0)
     rows = np.full((shards, -(-most // columns) * columns), -1)
-    for shard, row in enumerate(rows):
-        own = np.flatnonzero(owners == shard)
+    for owner, row in enumerate(rows):
+        own = np.flatnonzero(owners == owner)
         row[: own.size] = own
     rows = rows.reshape(-1)
-    placed = (
+    sharded = ShardedDirac(
         layout.place(places, sharding.SHARDS),
         layout.place(rows.astype(np.int32), sharding.ROWS),
     )
-    return ShardedDirac(*placed), rows
+    return sharded, rows
 
 
 def _places(coordinates: np.ndarray, leaves: list[Any], shards: int) -> np.ndarray:
@@ -111,7 +115,7 @@ def _places(coordinates: np.ndarray, leaves: list[Any], shards: int) -> np.ndarr
         if part == sharding.REPLICATED:
             places[:, inside] = first_here + place
         else:
-            axis, here = part.index('model'), list(leaf.shape)
+            axis, here = part.index(sharding.MODEL_AXIS), list(leaf.shape)
             here[axis] //= shards
             index = list(np.unravel_index(place, leaf.shape))
             shard, index[axis] = np.divmod(index[axis], here[axis])

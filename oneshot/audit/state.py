@@ -1,15 +1,17 @@
 """What an audit carries through a loop."""
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
-from oneshot.audit.attacks import black_box, white_box
+from oneshot.audit.attacks import attacks_for
 from oneshot.audit.canaries import Dirac, Inputs
 from oneshot.audit.misuse import Counts
+from oneshot.audit.score import Score
 from oneshot.claims.claim import DPSGD
 from oneshot.dpsgd.clipping import Clipping
 from oneshot.dpsgd.gradients.strategy import LossFn
@@ -26,31 +28,42 @@ class Settings:
     clipping: Clipping
     expected_batch_size: float
     in_data: bool
-    signals: tuple[str, ...]
-    scores: tuple[str, ...]
+    scores: tuple[Score, ...]
     loss_fn: LossFn | None
     tree: Any  # of the parameters
     shapes: tuple[tuple[int, ...], ...]
+
+    def attacks(self, canaries: Dirac | Inputs) -> dict[str, Attack]:
+        """The attacks that watch the loop, by name."""
+        return attacks_for(
+            self.scores,
+            canaries,
+            clipping=self.clipping,
+            noise_multiplier=self.claim.noise_multiplier,
+            sampling_prob=self.claim.sampling_prob,
+            expected_batch_size=self.expected_batch_size,
+            loss_fn=self.loss_fn,
+        )
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Audited:
-    """An audit on its way: a pytree, to be carried beside the parameters.
+    """The state of an audit: a pytree, to be carried beside the parameters.
 
     Attributes:
         canaries: all of them.
-        included: the coins. `insert` looks at them, and nothing that scores does.
+        included: the coins. `insert` looks at them; the attacks never do.
         attacks: the states of the attacks, by name.
-        others: what stood at the canaries' coordinates before the last insertion.
-        counts: what was done with it, which shows mistakes.
+        sum_without_canaries: at the canaries' coordinates, before the last insertion.
+        counts: what the loop did with the audit, by which mistakes are found.
         settings: what the audit knew before the run.
     """
 
     canaries: Dirac | Inputs
     included: jax.Array
     attacks: dict[str, PyTree]
-    others: jax.Array
+    sum_without_canaries: jax.Array
     counts: Counts
     settings: Settings = dataclasses.field(metadata={'static': True})
 
@@ -65,37 +78,17 @@ class SeenAtCanaries(NamedTuple):
     def params(self) -> PyTree:
         return self.observed.params
 
-    def signal(self, name: str, pick: Any) -> PyTree:
-        return self.residual if name == 'residual' else self.observed.signal(name, pick)
-
-
-def attacks_of(settings: Settings, canaries: Dirac | Inputs) -> dict[str, Attack]:
-    """The attacks that watch the loop, by name."""
-    attacks = {}
-    if settings.signals:
-        attacks['white_box'] = white_box(
-            canaries,
-            signals=settings.signals,
-            scores=settings.scores,
-            noise_multiplier=settings.claim.noise_multiplier,
-            sampling_prob=settings.claim.sampling_prob,
-            expected_batch_size=settings.expected_batch_size,
-            loss_fn=settings.loss_fn,
-            **settings.clipping._asdict(),
-        )
-    if isinstance(canaries, Inputs):
-        size = settings.clipping.microbatch_size
-        attacks['black_box'] = black_box(canaries, loss_fn=settings.loss_fn, microbatch_size=size)
-    return attacks
+    def signal(self, name: str, select: Callable[[PyTree], PyTree]) -> PyTree:
+        return self.residual if name == 'residual' else self.observed.signal(name, select)
 
 
 def gathered(tree: PyTree) -> PyTree:
     """The tree with leaves that are explicitly sharded in one piece; of others, XLA decides."""
 
-    def one(leaf: jax.Array) -> jax.Array:
+    def whole(leaf: jax.Array) -> jax.Array:
         return jax.sharding.reshard(leaf, PartitionSpec()) if _is_explicit(leaf) else leaf
 
-    return jax.tree.map(one, tree)
+    return jax.tree.map(whole, tree)
 
 
 def spread_like(leaf: jax.Array, like: jax.Array) -> jax.Array:
@@ -107,9 +100,9 @@ def _is_explicit(leaf: jax.Array) -> bool:
     return bool(jax.typeof(leaf).sharding.mesh.explicit_axes)
 
 
-def check_tree(name: str, given: PyTree, settings: Settings, axes: tuple[int, ...] = ()) -> None:
+def check_tree(name: str, value: PyTree, settings: Settings, axes: tuple[int, ...] = ()) -> None:
     """Raises a ValueError where a tree is not like the parameters, after some leading axes."""
-    leaves, tree = jax.tree.flatten(given)
+    leaves, tree = jax.tree.flatten(value)
     if tree != settings.tree:
         raise ValueError(
             f'{name} must be a tree like the parameters that the audit was started with, '
@@ -117,7 +110,7 @@ def check_tree(name: str, given: PyTree, settings: Settings, axes: tuple[int, ..
         )
     for place, (leaf, shape) in enumerate(zip(leaves, settings.shapes, strict=True)):
         if jnp.shape(leaf) != axes + shape:
-            path = jax.tree_util.keystr(jax.tree_util.tree_leaves_with_path(given)[place][0])
+            path = jax.tree_util.keystr(jax.tree_util.tree_leaves_with_path(value)[place][0])
             raise ValueError(
                 f'{name} must have the shapes of the parameters that the audit was started '
                 f'with, {axes + shape} at {path}, but {jnp.shape(leaf)} was given.'

@@ -16,11 +16,18 @@ from jax.flatten_util import ravel_pytree
 from oneshot import dpsgd, inputs
 from oneshot.data import datasets
 from oneshot.dpsgd import sampling
+from oneshot.dpsgd.clipping import Clipping
 from oneshot.dpsgd.gradients.strategy import LossFn
 from oneshot.dpsgd.step import Attack
 
 PyTree = Any
-OUR_SIGMA, OUR_CLIP, OUR_BATCH, OUR_Q = 5.15, 1.0, 64.0, 0.25  # ε = 2 after 100 steps
+# The claim of `oneshot_step`: ε = 2 after 100 steps.
+CLAIM = {
+    'clip_norm': 1.0,
+    'noise_multiplier': 5.15,
+    'expected_batch_size': 64.0,
+    'sampling_prob': 0.25,
+}
 PLACES = 20  # the most coordinates that an example can point at
 
 _LAYERS, _WIDTH = 20, 32  # of the small model
@@ -76,7 +83,7 @@ class Step:
                 raise ValueError(f'{name} must be a function, but {given!r} was given.')
         for name in ('clip_norm', 'expected_batch_size'):
             given = getattr(self, name)
-            inputs.real(name, given, 0.0, math.inf, open_low=True, open_high=True)
+            inputs.real(name, given, 0.0, math.inf, ends='()')
         inputs.real('noise_multiplier', self.noise_multiplier, 1e-2, 1e6)
         inputs.real('sampling_prob', self.sampling_prob, 1e-3, 1.0)
         inputs.count('rows', self.rows, 32)
@@ -156,12 +163,10 @@ def oneshot_step(strategy: str, model: Model | None = None) -> Step:
         init, advance = dpsgd.make_step(
             loss,
             optax.sgd(1.0),
-            clip_norm=OUR_CLIP,
-            noise_multiplier=OUR_SIGMA,
+            clipping=Clipping(CLAIM['clip_norm'], 32, strategy),
+            noise_multiplier=CLAIM['noise_multiplier'],
             sampling_prob=1.0,
-            expected_batch_size=OUR_BATCH,
-            microbatch_size=32,
-            strategy=strategy,
+            expected_batch_size=CLAIM['expected_batch_size'],
             attacks={'watch': _watch(jax.tree.map(jnp.zeros_like, params))},
         )
         state, _ = advance(init(params), key, (batch, mask))
@@ -169,9 +174,7 @@ def oneshot_step(strategy: str, model: Model | None = None) -> Step:
 
     def sample(key, n, steps):
         keys = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(steps))
-        return jax.vmap(lambda key: sampling.poisson(key, OUR_Q, jnp.ones(n, bool)))(keys)
+        everybody, q = jnp.ones(n, bool), CLAIM['sampling_prob']
+        return jax.vmap(lambda key: sampling.poisson(key, q, everybody))(keys)
 
-    name = f'oneshot, {strategy}'
-    return Step(
-        gradient, OUR_CLIP, OUR_SIGMA, OUR_BATCH, OUR_Q, sample=sample, model=model, name=name
-    )
+    return Step(gradient, **CLAIM, sample=sample, model=model, name=f'oneshot, {strategy}')

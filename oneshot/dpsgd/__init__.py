@@ -8,7 +8,7 @@ from oneshot.inputs import require
 
 require('jax', 'jax', 'optax')
 
-from oneshot.dpsgd.clipping import Clipping, Stats, choose, clipped_grad_sum
+from oneshot.dpsgd.clipping import Clipping, Stats, choose_strategy, clipped_grad_sum
 from oneshot.dpsgd.gradients.cpu_conv import conv_general_dilated
 from oneshot.dpsgd.layout import Layout
 from oneshot.dpsgd.sharding import make_mesh
@@ -33,7 +33,7 @@ __all__ = [
     'State',
     'Stats',
     'check_coins',
-    'choose',
+    'choose_strategy',
     'clipped_grad_sum',
     'conv_general_dilated',
     'diverged',

@@ -45,29 +45,29 @@ class Clipping(NamedTuple):
     Attributes:
         clip_norm: c > 0, the largest global norm of a gradient; ∞ clips nothing.
         microbatch_size: how many examples are differentiated at once.
-        strategy: how, one of `STRATEGIES`: 'vmap' for any loss, with every gradient of a
-            microbatch in memory, or 'ghost', for any loss too, without those of dense
-            and convolutional kernels (`oneshot.dpsgd.gradients.ghost`). Both give the same sums, up to
-            rounding.
+        strategy: how, one of `STRATEGIES`: 'vmap', with every gradient of a microbatch in
+            memory, or 'ghost', without those of dense and convolutional kernels
+            (`oneshot.dpsgd.gradients.ghost`). Both serve any loss, and give the same sums up
+            to rounding.
     """
 
     clip_norm: float
     microbatch_size: int
     strategy: str = 'vmap'
 
-    def check(self) -> 'Clipping':
-        """Says what is wrong with it, if anything is."""
-        inputs.real('clip_norm', self.clip_norm, 0.0, open_low=True)
+    def validate(self) -> 'Clipping':
+        """Itself; raises a ValueError where a value is wrong."""
+        inputs.real('clip_norm', self.clip_norm, 0.0, ends='(]')
         inputs.count('microbatch_size', self.microbatch_size, 1)
         inputs.choice('strategy', self.strategy, STRATEGIES)
         return self
 
-    def differentiate(self, loss_fn: LossFn, params: PyTree, examples: PyTree) -> Strategy:
+    def strategy_for(self, loss_fn: LossFn, params: PyTree, examples: PyTree) -> Strategy:
         """The strategy for examples like these, which have a leading axis."""
         if self.strategy == 'vmap':
             return vmap(loss_fn, params)
-        one = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), examples)
-        return ghost.ghost(loss_fn, params, one)
+        example = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), examples)
+        return ghost.ghost(loss_fn, params, example)
 
     def scale(self, norms: jax.Array) -> jax.Array:
         """min(1, c / ‖g_i‖), and 0 for a gradient that is not finite."""
@@ -75,7 +75,7 @@ class Clipping(NamedTuple):
         return jnp.where(jnp.isfinite(norms), factor, 0.0)
 
 
-def choose(
+def choose_strategy(
     loss_fn: LossFn,
     params: PyTree,
     example: PyTree,
@@ -87,16 +87,14 @@ def choose(
     """The strategy and the microbatch size for a loss, by a fixed rule.
 
     The rule knows shapes and the kind of device, and nothing else: no stopwatch, so that
-    the same run has the same bits. `python -m experiments.tune_microbatch` measures how
-    good its choice is.
+    the same run has the same bits.
 
     Args:
         loss_fn: loss_fn(params, example), the loss of one example.
         params: the parameters, or their shapes.
         example: one example, or its shapes.
-        batch: the expected batch, where it is known: the last microbatch of a batch is
-            half empty in the mean, so there should be some.
-        strategy: 'ghost' or 'vmap', if it is not to be chosen.
+        batch: the expected batch, if known. Its last microbatch is half empty in the mean.
+        strategy: 'ghost' or 'vmap'; 'auto' leaves the choice to the rule.
         backend: 'cpu', 'gpu' or 'tpu'; that of JAX by default.
 
     Returns:
@@ -131,9 +129,8 @@ def clipped_grad_sum(
 ) -> tuple[PyTree, Stats]:
     """Σ over the masked batch of per-example gradients, each clipped to global norm c.
 
-    Adding or removing one example changes the sum by at most c in global norm,
-    whatever its gradient is: one that is not finite counts as 0. Only
-    `microbatch_size` per-example gradients exist at a time.
+    Adding or removing one example changes the sum by at most c in global norm, whatever its
+    gradient is: one that is not finite counts as 0.
 
     Args:
         loss_fn: loss_fn(params, example), the loss of one example.
@@ -147,8 +144,8 @@ def clipped_grad_sum(
     Returns:
         The sum, a pytree like `params` in float32 or better, and `Stats`.
     """
-    clipping = Clipping(clip_norm, microbatch_size, strategy).check()
-    batches, masks = cut((batch, mask), microbatch_size)
+    clipping = Clipping(clip_norm, microbatch_size, strategy).validate()
+    batches, masks = split_microbatches((batch, mask), microbatch_size)
 
     def fetch(trip: jax.Array) -> tuple[PyTree, jax.Array]:
         return jax.tree.map(lambda x: x[trip], batches), masks[trip]
@@ -156,7 +153,7 @@ def clipped_grad_sum(
     return _sum_microbatches(loss_fn, params, fetch, masks.shape[0], clipping)
 
 
-class Group(NamedTuple):
+class ExampleGroup(NamedTuple):
     """Examples of which some are drawn."""
 
     examples: PyTree  # along the leading axis
@@ -165,7 +162,7 @@ class Group(NamedTuple):
 
 
 def poisson_clipped_grad_sums(
-    loss_fn: LossFn, params: PyTree, groups: Sequence[Group], clipping: Clipping
+    loss_fn: LossFn, params: PyTree, groups: Sequence[ExampleGroup], clipping: Clipping
 ) -> tuple[list[PyTree], Stats]:
     """`clipped_grad_sum` over the drawn members of each group, and only over them.
 
@@ -177,40 +174,32 @@ def poisson_clipped_grad_sums(
     """
     if not groups:
         return [], Stats.none()
-    augments = [group.augment for group in groups]
+    size = clipping.microbatch_size
     rows = [
         (group.examples, group.drawn, jnp.arange(group.drawn.size, dtype=jnp.int32))
         for group in groups
     ]
 
+    def sum_group(params: PyTree, rows: Any, augment: Augment | None) -> tuple[PyTree, Stats]:
+        examples, drawn, indices = rows
+        microbatches = sampling.microbatches(drawn, size)
+
+        def fetch(trip: jax.Array) -> tuple[PyTree, jax.Array]:
+            chosen, mask = microbatches.get(trip, size)
+            batch = jax.tree.map(lambda x: jnp.asarray(x)[chosen], examples)
+            return batch if augment is None else augment(indices[chosen], batch), mask
+
+        return _sum_microbatches(loss_fn, params, fetch, microbatches.trips, clipping)
+
     def local(params: PyTree, rows: list[Any]) -> tuple[list[PyTree], Stats]:
         sums, total = [], Stats.none()
-        for (examples, drawn, indices), augment in zip(rows, augments, strict=True):
-            fetch, trips = _fetch(examples, drawn, indices, augment, clipping.microbatch_size)
-            summed, stats = _sum_microbatches(loss_fn, params, fetch, trips, clipping)
+        for part, group in zip(rows, groups, strict=True):
+            summed, stats = sum_group(params, part, group.augment)
             sums.append(summed)
             total = jax.tree.map(jnp.add, total, stats)
         return sums, total
 
     return sharding.gradient_sums(local, params, rows)
-
-
-def _fetch(
-    examples: PyTree,
-    drawn: jax.Array,
-    indices: jax.Array,
-    augment: Augment | None,
-    size: int,
-) -> tuple[Callable[[jax.Array], tuple[PyTree, jax.Array]], jax.Array]:
-    """A function that gives one microbatch of the drawn examples, and how many there are."""
-    cut = sampling.microbatches(drawn, size)
-
-    def fetch(trip: jax.Array) -> tuple[PyTree, jax.Array]:
-        chosen, mask = cut.get(trip, size)
-        found = jax.tree.map(lambda x: jnp.asarray(x)[chosen], examples)
-        return found if augment is None else augment(indices[chosen], found), mask
-
-    return fetch, cut.trips
 
 
 def _sum_microbatches(
@@ -221,7 +210,7 @@ def _sum_microbatches(
     clipping: Clipping,
 ) -> tuple[PyTree, Stats]:
     shapes, _ = jax.eval_shape(fetch, jnp.int32(0))
-    strategy = clipping.differentiate(loss_fn, params, shapes)
+    strategy = clipping.strategy_for(loss_fn, params, shapes)
 
     def add(trip: jax.Array, total: tuple[PyTree, Stats]) -> tuple[PyTree, Stats]:
         examples, mask = fetch(trip)
@@ -242,7 +231,7 @@ def _sum_microbatches(
     return strategy.finish(total), stats
 
 
-def cut(batch: PyTree, size: int) -> PyTree:
+def split_microbatches(batch: PyTree, size: int) -> PyTree:
     """Cuts the leading axis into microbatches of `size`; the last is filled with zeros."""
 
     def leaf(x: jax.Array) -> jax.Array:

@@ -8,15 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from oneshot.dpsgd.sharding import (
-    AXES,
-    REPLICATED,
-    ROWS,
-    constrain_by,
-    constrain_scores,
-    spec,
-    use,
-)
+from oneshot.dpsgd import sharding
+from oneshot.dpsgd.sharding import REPLICATED, ROWS, use_mesh
 
 PyTree = Any
 
@@ -24,8 +17,15 @@ PyTree = Any
 @jax.jit  # one program for all checkpoints of a run
 def _sort(tree: PyTree, order: jax.Array) -> PyTree:
     """The entries of the last axis in an order, on every device."""
-    return constrain_by(
-        jax.tree.map(lambda leaf: leaf[..., order], tree), lambda mesh, leaf: REPLICATED
+    ordered = jax.tree.map(lambda leaf: leaf[..., order], tree)
+    return sharding.constrain_by(ordered, lambda mesh, leaf: REPLICATED)
+
+
+@jax.jit
+def _spread(tree: PyTree, rows: jax.Array) -> PyTree:
+    """The entries of the last axis by row, split over the devices; 0 in a row of none."""
+    return sharding.constrain_scores(
+        jax.tree.map(lambda leaf: jnp.where(rows < 0, 0.0, leaf[..., jnp.maximum(rows, 0)]), tree)
     )
 
 
@@ -33,7 +33,7 @@ class Layout:
     """Where the arrays of a run lie, outside of its steps.
 
     Args:
-        mesh: as `make` gives it. Without one, everything lies on one device as it is.
+        mesh: as `make_mesh` gives it. Without one, everything lies on one device as it is.
     """
 
     def __init__(self, mesh: Mesh | None) -> None:
@@ -47,41 +47,42 @@ class Layout:
     @property
     def shape(self) -> dict[str, int]:
         """How many devices there are, along each axis."""
-        return dict.fromkeys(AXES, 1) if self.mesh is None else dict(self.mesh.shape)
+        sizes = (1, 1) if self.mesh is None else self.mesh.devices.shape
+        return dict(zip(('data', 'model'), sizes, strict=True))
 
     def sharding(self, part: PartitionSpec = REPLICATED) -> NamedSharding | None:
         return None if self.mesh is None else NamedSharding(self.mesh, part)
 
     def like_params(self, tree: PyTree) -> PyTree:
         """The shardings of a tree like the parameters, or of shapes."""
-        model = self.mesh.shape['model']
-        return jax.tree.map(lambda leaf: self.sharding(spec(leaf.shape, model)), tree)
+        shards = self.shape['model']
+        return jax.tree.map(lambda leaf: self.sharding(sharding.spec(leaf.shape, shards)), tree)
 
     def make(self, function: Callable[[], PyTree]) -> PyTree:
         """What the function gives, like parameters; no device ever has more than its part."""
         if self.mesh is None:
             return function()
-        with use(self.mesh):
+        with use_mesh(self.mesh):
             shapes = jax.eval_shape(function)
             return jax.jit(function, out_shardings=self.like_params(shapes))()
 
-    def call(self, function: Callable[..., PyTree], *given: PyTree) -> PyTree:
-        """function(*given), on all devices as one program."""
+    def run(self, function: Callable[..., PyTree], *arguments: PyTree) -> PyTree:
+        """function(*arguments), on all devices as one program."""
         if self.mesh is None:
-            return function(*given)
-        with use(self.mesh):
-            return jax.jit(function)(*given)
+            return function(*arguments)
+        with use_mesh(self.mesh):
+            return jax.jit(function)(*arguments)
 
     def rows_here(self, number: int) -> np.ndarray:
         """Which of so many rows lie on devices of this process, in order."""
         if self.mesh is None:
             return np.arange(number)
-        places = self.sharding(ROWS).addressable_devices_indices_map((self.padded(number),))
-        found = [np.arange(*index[0].indices(self.padded(number))) for index in places.values()]
-        rows = np.unique(np.concatenate(found))
+        size = self.padded_size(number)
+        places = self.sharding(ROWS).addressable_devices_indices_map((size,)).values()
+        rows = np.unique(np.concatenate([np.arange(size)[index] for index in places]))
         return rows[rows < number]
 
-    def padded(self, number: int) -> int:
+    def padded_size(self, number: int) -> int:
         """The number of rows that come out even."""
         return -(-number // len(self.devices)) * len(self.devices)
 
@@ -96,21 +97,20 @@ class Layout:
             return jax.tree.map(jnp.asarray, tree)
         here = self.rows_here(number)
 
-        def one(x: Any) -> jax.Array:
+        def place(x: Any) -> jax.Array:
             x = np.asarray(x)
             ids = np.arange(number) if len(x) == number else here
+            shape = self.padded_size(number), *x.shape[1:]
 
             def part(index: tuple[slice, ...]) -> np.ndarray:
-                first, last, _ = index[0].indices(self.padded(number))
-                found = x[slice(*np.searchsorted(ids, (first, last)))]
-                return np.concatenate(
-                    [found, np.zeros((last - first - len(found), *x.shape[1:]), x.dtype)]
-                )
+                first, last, _ = index[0].indices(shape[0])
+                rows = x[slice(*np.searchsorted(ids, (first, last)))]
+                padding = np.zeros((last - first - len(rows), *x.shape[1:]), x.dtype)
+                return np.concatenate([rows, padding])
 
-            shape = self.padded(number), *x.shape[1:]
             return jax.make_array_from_callback(shape, self.sharding(ROWS), part)
 
-        return jax.tree.map(one, tree)
+        return jax.tree.map(place, tree)
 
     def place(self, x: Any, part: PartitionSpec = REPLICATED) -> jax.Array:
         """An array that every process has in whole, split over the devices."""
@@ -122,7 +122,7 @@ class Layout:
         x = np.asarray(x)
         return jax.make_array_from_callback(x.shape, self.sharding(part), lambda index: x[index])
 
-    def in_order(self, tree: PyTree, rows: np.ndarray) -> PyTree:
+    def gather_scores(self, tree: PyTree, rows: np.ndarray) -> PyTree:
         """Scores by row, in the order of the canaries, as every process can read them.
 
         Args:
@@ -133,20 +133,12 @@ class Layout:
             return tree
         order = np.empty(np.sum(rows >= 0), np.int32)
         order[rows[rows >= 0]] = np.flatnonzero(rows >= 0)
-        with use(self.mesh):
+        with use_mesh(self.mesh):
             return _sort(tree, order)
 
-    def in_rows(self, tree: PyTree, rows: np.ndarray) -> PyTree:
-        """What `in_order` gives, by row again, split over the devices."""
+    def scatter_scores(self, tree: PyTree, rows: np.ndarray) -> PyTree:
+        """What `gather_scores` gives, by row again, split over the devices."""
         if self.mesh is None:
             return tree
-
-        def spread(tree: PyTree) -> PyTree:
-            return constrain_scores(
-                jax.tree.map(
-                    lambda leaf: jnp.where(rows < 0, 0.0, leaf[..., np.maximum(rows, 0)]), tree
-                )
-            )
-
-        with use(self.mesh):
-            return jax.jit(spread)(tree)
+        with use_mesh(self.mesh):
+            return _spread(tree, rows)

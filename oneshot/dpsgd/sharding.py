@@ -5,15 +5,14 @@ over all devices, and a device differentiates its own. Parameters, and all that 
 (sums, noise, the optimizer's state), are split over `model` along one of their axes, or lie
 on every device where that axis is of size 1 (`spec`).
 
-A step is written for one device. Inside of `jax.set_mesh` with a mesh of `make`, the same
-function is one for many: `gradient_sums`, `totals` and `by_row` run what they are given on
+A step is written for one device. Inside of `jax.set_mesh` with a mesh of `make_mesh`, the same
+function is one for many: `gradient_sums`, `sum_over_devices` and `map_rows` run a function on
 the rows of each device, and `constrain` says where a result belongs. Without a mesh they do
 nothing but call it. The gradient is summed over the devices once a step; what belongs to one
 example never leaves its device.
 """
 
 import contextlib
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -23,10 +22,11 @@ from jax.sharding import AxisType, Mesh, PartitionSpec
 
 PyTree = Any
 
-AXES = 'data', 'model'
-_ALL = 'model', 'data'  # in the order of rows: those of one shard of the parameters are neighbours
+# Of our own, so that a user's mesh is never taken for one of `make_mesh`.
+DATA_AXIS, MODEL_AXIS = 'oneshot_data', 'oneshot_model'
+_ALL = MODEL_AXIS, DATA_AXIS  # in the order of rows: those of one shard are neighbours
 ROWS = PartitionSpec(_ALL)
-SHARDS = PartitionSpec('model')  # a row for each shard of the parameters
+SHARDS = PartitionSpec(MODEL_AXIS)  # a row for each shard of the parameters
 REPLICATED = PartitionSpec()
 
 
@@ -47,26 +47,29 @@ def make_mesh(data: int | None = None, model: int = 1) -> Mesh | None:
     if size > len(devices) or not (everybody or size == len(devices)):
         allowed = 'at most' if everybody else 'in all, with several processes,'
         raise ValueError(
-            f'config.mesh.data times config.mesh.model must be {allowed} the number of devices, '
-            f'{len(devices)}, but {data} and {model} were given.'
+            f'data × model must be {allowed} the number of devices, {len(devices)}, '
+            f'but {data} and {model} were given.'
         )
     if size == 1:
         return None
     return jax.make_mesh(
-        (data, model), AXES, axis_types=(AxisType.Auto,) * 2, devices=devices[:size]
+        (data, model),
+        (DATA_AXIS, MODEL_AXIS),
+        axis_types=(AxisType.Auto,) * 2,
+        devices=devices[:size],
     )
 
 
-def use(mesh: Mesh | None) -> contextlib.AbstractContextManager[Any]:
+def use_mesh(mesh: Mesh | None) -> contextlib.AbstractContextManager[Any]:
     """Inside of it, what is traced is for all devices of the mesh."""
     return contextlib.nullcontext() if mesh is None else jax.set_mesh(mesh)
 
 
 def current() -> Any | None:
-    """The mesh of `make` that is in use; None without one, and on a device of its own."""
+    """The mesh of `make_mesh` that is in use; None without one, and inside of `shard_map`."""
     mesh = jax.sharding.get_abstract_mesh()
     automatic = mesh.axis_types == (AxisType.Auto,) * 2
-    return mesh if mesh.axis_names == AXES and automatic else None
+    return mesh if mesh.axis_names == (DATA_AXIS, MODEL_AXIS) and automatic else None
 
 
 def spec(shape: Sequence[int], model: int) -> PartitionSpec:
@@ -74,35 +77,35 @@ def spec(shape: Sequence[int], model: int) -> PartitionSpec:
     even = [size if size % model == 0 else 0 for size in shape]
     if model == 1 or not any(even):
         return REPLICATED
-    return PartitionSpec(*[None] * even.index(max(even)), 'model')
+    return PartitionSpec(*[None] * even.index(max(even)), MODEL_AXIS)
 
 
-def padded(number: int) -> int:
+def padded_size(number: int) -> int:
     """The number of rows that come out even on the mesh in use, if there is one."""
     mesh = current()
-    return number if mesh is None else math.ceil(number / mesh.size) * mesh.size
+    return number if mesh is None else -(-number // mesh.size) * mesh.size
 
 
 def constrain(tree: PyTree) -> PyTree:
     """Arrays like parameters, where they belong."""
-    return constrain_by(tree, lambda mesh, leaf: spec(leaf.shape, mesh.shape['model']))
+    return constrain_by(tree, lambda mesh, leaf: spec(leaf.shape, mesh.shape[MODEL_AXIS]))
 
 
 def constrain_scores(tree: PyTree) -> PyTree:
     """Arrays with one entry for each row of the canaries, in their last axis, by these rows."""
-    return constrain_by(tree, lambda mesh, leaf: _last(leaf, mesh.size))
+    return constrain_by(tree, _spec_by_last_axis)
 
 
 def constrain_by(tree: PyTree, choose: Callable[[Any, jax.Array], PartitionSpec]) -> PyTree:
-    """Arrays as a function of the mesh and of each of them says."""
+    """Arrays where a function of the mesh and of each of them says."""
     mesh = current()
     if mesh is None:
         return tree
     return jax.tree.map(lambda x: jax.lax.with_sharding_constraint(x, choose(mesh, x)), tree)
 
 
-def _last(leaf: Any, devices: int) -> PartitionSpec:
-    even = leaf.ndim > 0 and leaf.shape[-1] % devices == 0
+def _spec_by_last_axis(mesh: Any, leaf: Any) -> PartitionSpec:
+    even = leaf.ndim > 0 and leaf.shape[-1] % mesh.size == 0
     return PartitionSpec(*[None] * (leaf.ndim - 1), _ALL) if even else REPLICATED
 
 
@@ -111,9 +114,9 @@ def gradient_sums(
 ) -> tuple[list[PyTree], PyTree]:
     """function(params, *rows), on the rows of each device, and summed over all of them.
 
-    Of gradients and statistics there is one reduction. Split parameters are brought together
-    before it, and each device keeps its own part of the sum: a reduce-scatter over `model`
-    and an all-reduce over `data`.
+    There is one reduction for gradients and statistics. Split parameters are gathered before
+    it, and each device keeps its own part of the sum: a reduce-scatter over `model` and an
+    all-reduce over `data`.
 
     Args:
         function: gives sums of gradients, each like the parameters, and numbers.
@@ -123,34 +126,31 @@ def gradient_sums(
     mesh = current()
     if mesh is None:
         return function(params, *rows)
-    rows, parts = _fill(rows, mesh.size), _specs(params, mesh)
-    made, numbers = jax.eval_shape(function, params, *rows)
-    gives = [parts] * len(made), jax.tree.map(lambda _: REPLICATED, numbers)
+    rows = _pad_evenly(rows, mesh.size)
+    sum_shapes, number_shapes = jax.eval_shape(function, params, *rows)
+    specs = [_specs(params, mesh)] * len(sum_shapes)
+    out_specs = specs, jax.tree.map(lambda _: REPLICATED, number_shapes)
 
     def local(params: PyTree, *rows: PyTree) -> tuple[list[PyTree], PyTree]:
-        sums, counted = function(_whole(params, parts), *rows)
+        sums, numbers = function(params, *rows)
         # Counts travel as floats, exact up to 2²⁴, so that one reduction takes it all.
-        floats = jax.tree.map(lambda x: x.astype(jnp.float32), counted)
-        sums, floats = _reduce((sums, floats), gives)
-        return sums, jax.tree.map(lambda x, like: x.astype(like.dtype), floats, numbers)
+        floats = jax.tree.map(lambda x: x.astype(jnp.float32), numbers)
+        sums, floats = _reduce((sums, floats), out_specs)
+        return sums, jax.tree.map(lambda x, like: x.astype(like.dtype), floats, number_shapes)
 
-    return _on_devices(local, (parts, *(ROWS for _ in rows)), gives)(params, *rows)
+    return _on_rows(local, [params], rows, out_specs)
 
 
-def totals(function: Callable[..., PyTree], params: PyTree, *rows: PyTree) -> PyTree:
+def sum_over_devices(function: Callable[..., PyTree], params: PyTree, *rows: PyTree) -> PyTree:
     """function(params, *rows), on the rows of each device: numbers, summed over all of them."""
-    mesh = current()
-    if mesh is None:
+    if current() is None:
         return function(params, *rows)
-    parts = _specs(params, mesh)
-
-    def local(params: PyTree, *rows: PyTree) -> PyTree:
-        return jax.lax.psum(function(_whole(params, parts), *rows), _ALL)
-
-    return _on_devices(local, (parts, *(ROWS for _ in rows)), REPLICATED)(params, *rows)
+    return _on_rows(
+        lambda *arguments: jax.lax.psum(function(*arguments), _ALL), [params], rows, REPLICATED
+    )
 
 
-def by_row(function: Callable[..., PyTree], trees: Sequence[PyTree], *rows: PyTree) -> PyTree:
+def map_rows(function: Callable[..., PyTree], trees: Sequence[PyTree], *rows: PyTree) -> PyTree:
     """function(*trees, *rows), on the rows of each device.
 
     Args:
@@ -162,82 +162,89 @@ def by_row(function: Callable[..., PyTree], trees: Sequence[PyTree], *rows: PyTr
     if mesh is None:
         return function(*trees, *rows)
     number = jax.tree.leaves(rows)[0].shape[0]
-    rows, parts = _fill(rows, mesh.size), [_specs(tree, mesh) for tree in trees]
-    found = jax.eval_shape(function, *trees, *rows)
-    specs = jax.tree.map(lambda leaf: _last(leaf, mesh.size), found)
-
-    def local(*given: PyTree) -> PyTree:
-        whole = [_whole(*pair) for pair in zip(given[: len(trees)], parts, strict=True)]
-        return function(*whole, *given[len(trees) :])
-
-    made = _on_devices(local, (*parts, *(ROWS for _ in rows)), specs)(*trees, *rows)
-    return jax.tree.map(lambda leaf: leaf[..., :number], made)
+    rows = _pad_evenly(rows, mesh.size)
+    shapes = jax.eval_shape(function, *trees, *rows)
+    out_specs = jax.tree.map(lambda leaf: _spec_by_last_axis(mesh, leaf), shapes)
+    out = _on_rows(function, trees, rows, out_specs)
+    return jax.tree.map(lambda leaf: leaf[..., :number], out)
 
 
-def on_shards(
-    function: Callable[..., PyTree], tree: PyTree, given: Sequence[Any], gives: Any = None
+def map_shards(
+    function: Callable[..., PyTree],
+    tree: PyTree,
+    arrays: Sequence[tuple[jax.Array, PartitionSpec]],
+    out_specs: Any = None,
 ) -> PyTree:
-    """function(tree, *arrays) on the shards of a tree like the parameters, on each device.
+    """function(tree, *arrays) on each device, with its shards of a tree like the parameters.
 
     Args:
         function: of the shards, and of the parts of the arrays.
         tree: like the parameters.
-        given: pairs of an array and how it is split.
-        gives: how the result is split; by default like the tree.
+        arrays: each with how it is split.
+        out_specs: how the result is split; by default like the tree.
     """
-    parts = _specs(tree, current())
-    arrays, specs = zip(*given, strict=True)
-    gives = parts if gives is None else gives
-    return _on_devices(function, (parts, *specs), gives)(tree, *arrays)
+    specs = _specs(tree, current())
+    values, value_specs = zip(*arrays, strict=True)
+    out_specs = specs if out_specs is None else out_specs
+    return _on_devices(function, (specs, *value_specs), out_specs)(tree, *values)
 
 
-def _on_devices(function: Callable[..., PyTree], given: Any, gives: Any) -> Callable[..., PyTree]:
+def _on_rows(
+    function: Callable[..., PyTree], trees: Sequence[PyTree], rows: Sequence[PyTree], out_specs: Any
+) -> PyTree:
+    """function(*trees, *rows) on each device, with its rows and the whole of the trees."""
+    specs = [_specs(tree, current()) for tree in trees]
+
+    def local(*arguments: PyTree) -> PyTree:
+        whole = [_gather(*pair) for pair in zip(arguments[: len(trees)], specs, strict=True)]
+        return function(*whole, *arguments[len(trees) :])
+
+    return _on_devices(local, (*specs, *(ROWS for _ in rows)), out_specs)(*trees, *rows)
+
+
+def _on_devices(function: Callable[..., PyTree], in_specs: Any, out_specs: Any) -> Callable:
     # Not checked by JAX: a derivative in parameters that all devices have would be summed over
     # the devices at once, example by example.
-    return jax.shard_map(function, in_specs=given, out_specs=gives, check_vma=False)
+    return jax.shard_map(function, in_specs=in_specs, out_specs=out_specs, check_vma=False)
 
 
 def _specs(tree: PyTree, mesh: Any) -> PyTree:
-    return jax.tree.map(lambda leaf: spec(leaf.shape, mesh.shape['model']), tree)
+    return jax.tree.map(lambda leaf: spec(leaf.shape, mesh.shape[MODEL_AXIS]), tree)
 
 
-def _whole(tree: PyTree, parts: PyTree) -> PyTree:
+def _gather(tree: PyTree, specs: PyTree) -> PyTree:
     """Every leaf in one piece, on every device."""
 
-    def one(leaf: jax.Array, part: PartitionSpec) -> jax.Array:
+    def gather(leaf: jax.Array, part: PartitionSpec) -> jax.Array:
         if part == REPLICATED:
             return leaf
-        return jax.lax.all_gather(leaf, 'model', axis=part.index('model'), tiled=True)
+        return jax.lax.all_gather(leaf, MODEL_AXIS, axis=part.index(MODEL_AXIS), tiled=True)
 
-    return jax.tree.map(one, tree, parts)
+    return jax.tree.map(gather, tree, specs)
 
 
-def _reduce(tree: PyTree, parts: PyTree) -> PyTree:
+def _reduce(tree: PyTree, specs: PyTree) -> PyTree:
     """The sum over all devices, of which each keeps its part."""
-    (leaves, structure), parts = jax.tree.flatten(tree), jax.tree.leaves(parts)
+    (leaves, structure), parts = jax.tree.flatten(tree), jax.tree.leaves(specs)
     split = [i for i, part in enumerate(parts) if part != REPLICATED]
-    rest = [i for i, part in enumerate(parts) if part == REPLICATED]
+    whole = [i for i, part in enumerate(parts) if part == REPLICATED]
     scattered = [
         jax.lax.psum_scatter(
-            leaves[i], 'model', scatter_dimension=parts[i].index('model'), tiled=True
+            leaves[i], MODEL_AXIS, scatter_dimension=parts[i].index(MODEL_AXIS), tiled=True
         )
         for i in split
     ]
-    found = dict(zip(split, jax.lax.psum(scattered, 'data'), strict=True))
-    found |= dict(zip(rest, jax.lax.psum([leaves[i] for i in rest], _ALL), strict=True))
-    return structure.unflatten([found[i] for i in range(len(leaves))])
+    sums = dict(zip(split, jax.lax.psum(scattered, DATA_AXIS), strict=True))
+    sums |= dict(zip(whole, jax.lax.psum([leaves[i] for i in whole], _ALL), strict=True))
+    return structure.unflatten([sums[i] for i in range(len(leaves))])
 
 
-def _fill(rows: PyTree, devices: int) -> PyTree:
+def _pad_evenly(rows: PyTree, devices: int) -> PyTree:
     """Rows that come out even; those of `Layout` do already."""
-
-    def one(x: jax.Array) -> jax.Array:
-        return fill(x, math.ceil(x.shape[0] / devices) * devices)
-
-    return jax.tree.map(one, rows)
+    return jax.tree.map(lambda x: pad_rows(x, -(-x.shape[0] // devices) * devices), rows)
 
 
-def fill(x: jax.Array, number: int) -> jax.Array:
+def pad_rows(x: jax.Array, number: int) -> jax.Array:
     """x with zeros, or False, after its last row."""
     more = number - x.shape[0]
     return jnp.pad(x, [(0, more)] + [(0, 0)] * (x.ndim - 1)) if more else x

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,8 +11,7 @@ import optax
 
 from oneshot import inputs
 from oneshot.dpsgd import sampling, sharding
-from oneshot.dpsgd.clipping import Augment, Clipping, Group, Stats, poisson_clipped_grad_sums
-from oneshot.dpsgd.clipping import clipped_grad_sum as clipped_grad_sum  # part of the kernel
+from oneshot.dpsgd.clipping import Augment, Clipping, ExampleGroup, Stats, poisson_clipped_grad_sums
 from oneshot.dpsgd.gradients.strategy import LossFn, zeros
 
 PyTree = Any
@@ -32,18 +31,20 @@ def gaussian_noise(key: jax.Array, like: PyTree, stddev: float) -> PyTree:
     return sharding.constrain(jax.tree.unflatten(tree, noise))
 
 
-class Canaries(Protocol):
-    """What the step asks of canaries: see `oneshot.audit.canaries`."""
+class Canaries:
+    """What the step asks of canaries. Those of `oneshot.audit.canaries` inherit it."""
 
     @property
-    def size(self) -> int:
+    def num_canaries(self) -> int:
+        """How many there are, perhaps with rows of padding."""
+        raise NotImplementedError
+
+    @property
+    def num_rows(self) -> int:
         """How many scores there are: one for each canary, or for each row on the devices."""
+        return self.num_canaries
 
-    @property
-    def coins(self) -> int:
-        """How many canaries there are, perhaps with rows of padding."""
-
-    def group(self, drawn: jax.Array, augment: Augment | None = None) -> Group | None:
+    def as_examples(self, drawn: jax.Array, augment: Augment | None = None) -> ExampleGroup | None:
         """The drawn canaries as examples that are clipped like all others, if they are any."""
 
     def gradient_sum(self, params: PyTree, drawn: jax.Array, clip_norm: float) -> PyTree:
@@ -79,11 +80,11 @@ class Observation(NamedTuple):
     def iterates(self) -> PyTree:
         return self.signal('iterates')
 
-    def signal(self, name: str, pick: Callable[[PyTree], PyTree] = lambda tree: tree) -> PyTree:
-        """What `pick` takes from a signal: what is not picked of iterates is not subtracted."""
+    def signal(self, name: str, select: Callable[[PyTree], PyTree] = lambda tree: tree) -> PyTree:
+        """What `select` takes from a signal; of the iterates, only this is subtracted."""
         if name == 'iterates':
-            return jax.tree.map(jnp.subtract, pick(self.params), pick(self.new_params))
-        return pick(getattr(self, name))
+            return jax.tree.map(jnp.subtract, select(self.params), select(self.new_params))
+        return select(getattr(self, name))
 
 
 class Attack(NamedTuple):
@@ -107,49 +108,44 @@ class State(NamedTuple):
     average: PyTree = ()  # of the parameters, where it is asked for
 
 
+# Over 80 lines with what it returns: it reads like Algorithm dpsgd, line by line.
 def make_step(
     loss_fn: LossFn,
     optimizer: optax.GradientTransformation,
     *,
-    clip_norm: float,
+    clipping: Clipping,
     noise_multiplier: float,
     sampling_prob: float,
     expected_batch_size: float,
-    microbatch_size: int,
-    strategy: str = 'vmap',
     attacks: Mapping[str, Attack] | Callable[[Canaries], Mapping[str, Attack]] | None = None,
     augment: Callable[[jax.Array, PyTree], PyTree] | None = None,
     ema_decay: float | None = None,
     n: int | None = None,
 ) -> tuple[Callable[..., State], Callable[..., tuple[State, Stats]]]:
-    """One audited step of Algorithm dpsgd.
+    """One audited step of Algorithm dpsgd: sample → clip → sum → noise → update → score.
 
-    sample → per-example clip → sum → noise → update → score. Each of the n examples
-    and each included canary joins with probability q, independently at every step.
-    Gaussian noise N(0, σ²c²I) is added once to the sum, which is divided by the
+    Each of the n examples and each included canary joins with probability q, independently at
+    every step. Gaussian noise N(0, σ²c²I) is added once to the sum, which is divided by the
     expected batch size, a public number.
 
     Args:
         loss_fn: loss_fn(params, example), the loss of one example.
         optimizer: any optax transformation.
-        clip_norm: c, the largest global norm of a gradient.
+        clipping: the clip norm c, the microbatch size and the strategy.
         noise_multiplier: σ; 0 adds no noise, and then c may be ∞. It may be traced, so that one
             compiled step serves several σ; it is then taken for more than 0, unchecked.
         sampling_prob: q in (0, 1].
         expected_batch_size: what the noisy sum is divided by.
-        microbatch_size: how many examples are differentiated at once.
-        strategy: 'vmap' or 'ghost', see `Clipping`; `choose` has a rule for both.
         attacks: named `Attack`s that watch the run, or a function that gives them for the
             canaries that `init` and `step` are given: these are then no constants of the
             compiled program, and may lie on several devices.
-        augment: augment(key, example), what `loss_fn` is given in place of an example,
-            such as K views of it (`oneshot.data.augmentation`); with a key of its own for every
-            example and step. The gradient is clipped after it.
+        augment: augment(key, example), what `loss_fn` is given in place of an example, such as
+            K views of it, with a fresh key for every example and step. The gradient is clipped
+            after it.
         ema_decay: in [0, 1), keeps an exponential moving average of the parameters in
             `State.average`; min(decay, (1 + t)/(10 + t)) at step t, so that the first
             steps are soon forgotten. It is computed from the iterates, which are private.
-        n: how many rows of the population are examples. Further ones are padding, where each
-            of several devices has to have as many rows (`oneshot.dpsgd.sharding`).
+        n: how many rows of the population are examples; the others are padding.
 
     Returns:
         `init(params, canaries)`, which gives a `State`, and
@@ -158,42 +154,23 @@ def make_step(
         the run's key: the step folds its own number into it. Inside of `jax.set_mesh` with a
         mesh of `oneshot.dpsgd.make_mesh`, the step is one for all devices of the mesh.
     """
-    clipping = Clipping(clip_norm, microbatch_size, strategy).check()
-    noisy = isinstance(noise_multiplier, jax.core.Tracer)
-    if not noisy:
-        noisy = inputs.real('noise_multiplier', noise_multiplier, 0.0, math.inf, open_high=True) > 0
-    inputs.real('sampling_prob', sampling_prob, 0.0, 1.0, open_low=True)
-    inputs.real(
-        'expected_batch_size', expected_batch_size, 0.0, math.inf, open_low=True, open_high=True
-    )
-    if noisy and math.isinf(clip_norm):
-        raise ValueError(
-            'clip_norm must be finite where noise is added, '
-            f'but {clip_norm!r} was given with noise_multiplier = {noise_multiplier!r}.'
-        )
-    if ema_decay is not None:
-        inputs.real('ema_decay', ema_decay, 0.0, 1.0, open_high=True)
+    clip_norm = clipping.validate().clip_norm
+    noisy = _check(clip_norm, noise_multiplier, sampling_prob, expected_batch_size, ema_decay)
 
-    def watching(canaries: Canaries | None) -> Mapping[str, Attack]:
+    def attacks_on(canaries: Canaries | None) -> Mapping[str, Attack]:
         return attacks(canaries) if callable(attacks) else attacks or {}
 
     def init(params: PyTree, canaries: Canaries | None = None) -> State:
-        audits = {name: attack.init(params) for name, attack in watching(canaries).items()}
+        audits = {name: attack.init(params) for name, attack in attacks_on(canaries).items()}
         average = () if ema_decay is None else jax.tree.map(jnp.copy, params)
-        return placed(State(params, optimizer.init(params), audits, jnp.int32(0), average))
+        return constrained(State(params, optimizer.init(params), audits, jnp.int32(0), average))
 
-    def placed(state: State) -> State:
-        alike = sharding.constrain((state.params, state.opt_state, state.average))
-        return State(*alike[:2], sharding.constrain_scores(state.audits), state.step, alike[2])
-
-    def augmented(key: jax.Array) -> Augment | None:
-        if augment is None:
-            return None
-
-        def one(index: jax.Array, example: PyTree) -> PyTree:
-            return augment(jax.random.fold_in(key, index), example)
-
-        return jax.vmap(one)
+    def constrained(state: State) -> State:
+        params, opt_state, average = sharding.constrain(
+            (state.params, state.opt_state, state.average)
+        )
+        audits = sharding.constrain_scores(state.audits)
+        return State(params, opt_state, audits, state.step, average)
 
     def step(
         state: State,
@@ -209,12 +186,12 @@ def make_step(
         groups, drawn, joining = [], None, None
         if rows > 0:
             everybody = jnp.ones(rows if n is None else n, bool)
-            drawn = sharding.fill(sampling.poisson(data_key, sampling_prob, everybody), rows)
-            groups.append(Group(population, drawn, augmented(data_views_key)))
+            drawn = sharding.pad_rows(sampling.poisson(data_key, sampling_prob, everybody), rows)
+            groups.append(ExampleGroup(population, drawn, _with_key(augment, data_views_key)))
         if canaries is not None:
             check_coins(canaries, included)
             drawn = sampling.poisson(canary_key, sampling_prob, included)
-            joining = canaries.group(drawn, augmented(canary_views_key))
+            joining = canaries.as_examples(drawn, _with_key(augment, canary_views_key))
             groups += [] if joining is None else [joining]
         sums, stats = poisson_clipped_grad_sums(loss_fn, params, groups, clipping)
         data_sum = sums.pop(0) if rows > 0 else zeros(params)
@@ -228,30 +205,65 @@ def make_step(
             noise = gaussian_noise(noise_key, residual, noise_multiplier * clip_norm)
             residual = jax.tree.map(jnp.add, residual, noise)
         gradient = jax.tree.map(lambda g, r: (g + r) / expected_batch_size, data_sum, residual)
-        given = jax.tree.map(lambda g, w: g.astype(w.dtype), gradient, params)
-        updates, opt_state = optimizer.update(given, state.opt_state, params)
+        rounded = jax.tree.map(lambda g, w: g.astype(w.dtype), gradient, params)
+        updates, opt_state = optimizer.update(rounded, state.opt_state, params)
         new_params = optax.apply_updates(params, updates)
         seen = Observation(params, new_params, gradient, residual)
         audits = {
             name: attack.update(state.audits[name], seen)
-            for name, attack in watching(canaries).items()
+            for name, attack in attacks_on(canaries).items()
         }
-        average = state.average
-        if ema_decay is not None:
-            decay = jnp.minimum(ema_decay, (1.0 + state.step) / (10.0 + state.step))
-            average = optax.incremental_update(new_params, average, 1.0 - decay)
-        return placed(State(new_params, opt_state, audits, state.step + 1, average)), stats
+        average = _moving_average(state, new_params, ema_decay)
+        return constrained(State(new_params, opt_state, audits, state.step + 1, average)), stats
 
     return init, step
 
 
+def _check(clip_norm: float, sigma: float, q: float, batch: float, ema_decay: float | None) -> bool:
+    """Whether noise is added; raises a ValueError where a number is out of range."""
+    noisy = isinstance(sigma, jax.core.Tracer)
+    if not noisy:
+        noisy = inputs.real('noise_multiplier', sigma, 0.0, math.inf, ends='[)') > 0
+    inputs.real('sampling_prob', q, 0.0, 1.0, ends='(]')
+    inputs.real('expected_batch_size', batch, 0.0, math.inf, ends='()')
+    if noisy and math.isinf(clip_norm):
+        raise ValueError(
+            'clip_norm must be finite where noise is added, '
+            f'but {clip_norm!r} was given with noise_multiplier = {sigma!r}.'
+        )
+    if ema_decay is not None:
+        inputs.real('ema_decay', ema_decay, 0.0, 1.0, ends='[)')
+    return noisy
+
+
+def _with_key(
+    augment: Callable[[jax.Array, PyTree], PyTree] | None, key: jax.Array
+) -> Augment | None:
+    """`augment` of many examples, each with a key of its own."""
+    if augment is None:
+        return None
+
+    def augment_one(index: jax.Array, example: PyTree) -> PyTree:
+        return augment(jax.random.fold_in(key, index), example)
+
+    return jax.vmap(augment_one)
+
+
+def _moving_average(state: State, new_params: PyTree, ema_decay: float | None) -> PyTree:
+    """The exponential moving average of the parameters after a step."""
+    if ema_decay is None:
+        return state.average
+    decay = jnp.minimum(ema_decay, (1.0 + state.step) / (10.0 + state.step))
+    return optax.incremental_update(new_params, state.average, 1.0 - decay)
+
+
 def check_coins(canaries: Canaries, included: jax.Array | None) -> None:
     """Coins as −1 and +1 would pass for True, and too few would be broadcast."""
-    m = canaries.coins
+    m = canaries.num_canaries
     fits = included is not None and included.dtype == bool and included.ndim == 1
-    if not fits or m not in (included.size, sharding.padded(included.size)):
-        given = 'None' if included is None else f'{included.dtype} of shape {included.shape}'
-        raise ValueError(f'included must be {m} bools, one a canary, but {given} was given.')
+    if not fits or m not in (included.size, sharding.padded_size(included.size)):
+        shape = 'None' if included is None else f'{included.dtype} of shape {included.shape}'
+        raise ValueError(f'included must be {m} bools, one a canary, but {shape} was given.')
 
 
 def make_chunk(step: Callable[..., tuple[State, Stats]], length: int) -> Callable[..., Any]:
@@ -268,7 +280,7 @@ def make_chunk(step: Callable[..., tuple[State, Stats]], length: int) -> Callabl
             state, stats = step(state, key, *arguments)
             return state, jnp.isfinite(stats.loss) & finite(state.params), stats
 
-        def one(carry: tuple[State, jax.Array], _: None):
+        def body(carry: tuple[State, jax.Array], _: None):
             state, good = carry
             state, good, stats = jax.lax.cond(
                 good & (state.step < last),
@@ -278,7 +290,7 @@ def make_chunk(step: Callable[..., tuple[State, Stats]], length: int) -> Callabl
             )
             return (state, good), stats
 
-        (state, _), stats = jax.lax.scan(one, (state, jnp.bool_(True)), length=length)
+        (state, _), stats = jax.lax.scan(body, (state, jnp.bool_(True)), length=length)
         return state, stats
 
     return jax.jit(chunk, donate_argnums=0)

@@ -4,123 +4,117 @@ from typing import NamedTuple
 
 import ml_collections
 
-from oneshot import dpsgd, inputs
-from oneshot.audit.attacks import black_box, score_names, white_box
+from oneshot import inputs
+from oneshot.audit.score import LOSS, SCORES, Score, white_box_scores
 from oneshot.claims.claim import DPSGD, MIN_SIGMA
-from oneshot.dpsgd.clipping import Clipping
-from oneshot.dpsgd.gradients.strategy import LossFn
 from oneshot.plan.score_law import Scoring
-
-# The methods that a run reports of each score. What the second need is known where canaries
-# do not interfere: of the residual of Dirac canaries. The last is for pairs of canaries.
-METHODS = ('one_run', 'weighted', 'adaptive', 'hoeffding', 'fdp', 'fdp_dpsgd', 'gaussian_pair')
-INDEPENDENT_METHODS = ('clopper_pearson', 'cp_gdp')
-PAIRED_METHODS = ('replacement',)
+from oneshot.results.methods import METHODS, Method
 
 
-class Scores(NamedTuple):
-    """What the attacks of a config give: the names of all scores, the paper's among them."""
+# The methods in the order of a report. Which of them a score has: `_is_reported`.
+REPORTED = (
+    *('one_run', 'weighted', 'adaptive', 'hoeffding', 'fdp', 'fdp_dpsgd', 'gaussian_pair'),
+    *('clopper_pearson', 'cp_gdp', 'replacement'),
+)
 
-    names: tuple[str, ...]
-    signals: tuple[str, ...]
-    weighed: tuple[str, ...]  # how: dot, llr
+
+class Selection(NamedTuple):
+    """What a config says is reported, before the run.
+
+    Attributes:
+        scores: all that the attacks give, the paper's among them.
+        headline: the name of one of them, or 'best'.
+        methods: those that are reported of each score, by its name.
+    """
+
+    scores: tuple[Score, ...]
     headline: str
+    methods: dict[str, tuple[str, ...]]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the scores."""
+        return tuple(score.name for score in self.scores)
 
 
-def scores(config: ml_collections.ConfigDict) -> Scores:
-    """The paper's score and those that the config names.
+def select(config: ml_collections.ConfigDict) -> Selection:
+    """The selection of a config."""
+    chosen, headline = scores(config)
+    return Selection(chosen, headline, methods(config, chosen, headline))
+
+
+def scores(config: ml_collections.ConfigDict) -> tuple[tuple[Score, ...], str]:
+    """The paper's score and those that the config names; and the name of the headline's.
 
     w_{t−1} − w_t is the privatized gradient, scaled, if the update is a step of plain SGD.
     Elsewhere the adversary sees the same, and the privatized gradient says it directly.
     Without noise there is no likelihood: there, `dot` takes the place of `llr`.
     """
+    options, noiseless = config.audit, config.dp.noise_multiplier == 0.0
     plain = config.optimizer == 'sgd' and not config.optimizer_options
-    signal = 'iterates' if plain else 'gradient'
-    options, names = config.audit, ()
-    given = (signal if one == 'iterates' else one for one in options.signals)
-    signals = tuple(dict.fromkeys((signal, *given)))
-    weighed, headline = tuple(dict.fromkeys(('dot', *options.scores))), options.headline
-    if config.dp.noise_multiplier == 0.0:
-        weighed, headline = ('dot',), headline.removesuffix('_llr')
-    for name in options.attacks:
-        names += score_names(signals, weighed) if name == 'white_box' else ('loss',)
-    if signal != 'iterates' and headline.startswith('iterates'):
-        headline = headline.replace('iterates', signal)
-    inputs.choice('config.audit.headline', headline, (*names, 'best'))
-    return Scores(names, signals, weighed, headline)
+    first = 'iterates' if plain else 'gradient'
+
+    def seen(signal: str) -> str:
+        return first if signal == 'iterates' else signal
+
+    signals = tuple(dict.fromkeys((first, *map(seen, options.signals))))
+    weighings = ('dot',) if noiseless else tuple(dict.fromkeys(('dot', *options.scores)))
+    chosen = ()
+    for attack in options.attacks:
+        chosen += white_box_scores(signals, weighings) if attack == 'white_box' else (LOSS,)
+    headline = options.headline
+    if headline in SCORES:
+        signal, weighing = SCORES[headline]
+        headline = Score(seen(signal), 'dot' if noiseless else weighing).name
+    allowed = *(score.name for score in chosen), 'best'
+    return chosen, inputs.choice('config.audit.headline', headline, allowed)
 
 
-def attacks(
-    config: ml_collections.ConfigDict,
-    scores: Scores,
-    chosen: dpsgd.Canaries,
-    loss_fn: LossFn,
-    clipping: Clipping,
-    sigma: float,
-    batch: float,
-) -> dict[str, dpsgd.Attack]:
-    """The attacks of a config; σ may be traced."""
-    found = {}
-    for name in config.audit.attacks:
-        if name == 'white_box':
-            found[name] = white_box(
-                chosen,
-                signals=scores.signals,
-                scores=scores.weighed,
-                noise_multiplier=sigma,
-                sampling_prob=config.dp.sampling_prob,
-                expected_batch_size=batch,
-                loss_fn=loss_fn,
-                **clipping._asdict(),
-            )
-        else:
-            found[name] = black_box(
-                chosen, loss_fn=loss_fn, microbatch_size=clipping.microbatch_size
-            )
-    return found
+def methods(
+    config: ml_collections.ConfigDict, chosen: tuple[Score, ...], headline: str
+) -> dict[str, tuple[str, ...]]:
+    """The methods for each score; that of the headline must be among them."""
+    reported = {
+        score.name: tuple(name for name in REPORTED if _is_reported(config, score, name))
+        for score in chosen
+    }
+    shared = set.intersection(*(set(names) for names in reported.values()))
+    allowed = reported.get(headline, [name for name in REPORTED if name in shared])
+    inputs.choice('config.audit.method', config.audit.method, allowed)
+    return reported
+
+
+def _is_reported(config: ml_collections.ConfigDict, score: Score, name: str) -> bool:
+    """Whether a run reports a method of a score."""
+    method: Method = METHODS[name]
+    if method.pairs or config.audit.pairs:
+        return method.pairs == config.audit.pairs
+    if method.needs == 'confusion':  # these methods take scores for independent
+        return score.signal == 'residual' and _law_is_known(config, score)
+    if method.needs == 'claim' or name == 'weighted':  # whose weights are planned
+        return _law_is_known(config, score)
+    return True
 
 
 def mechanisms(
-    config: ml_collections.ConfigDict, scores: tuple[str, ...], sigma: float, batch: float
+    config: ml_collections.ConfigDict, chosen: tuple[Score, ...], sigma: float, batch: float
 ) -> dict[str, Scoring]:
-    """The claim as the scores measure it, for those whose law is known (`_lawful`)."""
-    c = config.dp.clip_norm
-    units = {
-        'residual': c * c,
-        'gradient': c * c / batch,
-        'iterates': config.learning_rate * c * c / batch,
+    """The claim as the scores measure it, by name, for those whose law is known."""
+    return {
+        score.name: score.scoring(
+            DPSGD(sigma, config.dp.sampling_prob, config.steps),
+            clip_norm=config.dp.clip_norm,
+            expected_batch_size=batch,
+            learning_rate=config.learning_rate,
+        )
+        for score in chosen
+        if _law_is_known(config, score)
     }
-    found = {}
-    for name in scores:
-        signal, _, weighed = name.partition('_')
-        if _lawful(config, name):
-            scale = 1.0 if weighed else units[signal]
-            claim = DPSGD(sigma, config.dp.sampling_prob, config.steps)
-            found[name] = Scoring(claim, weighed or 'dot', scale=scale)
-    return found
 
 
-def _lawful(config: ml_collections.ConfigDict, score: str) -> bool:
+def _law_is_known(config: ml_collections.ConfigDict, score: Score) -> bool:
     """Whether the law of a score follows from the claim: Dirac canaries are of length c."""
     dirac = config.audit.canaries == 'dirac' and not config.audit.pairs
-    moving = config.learning_rate > 0.0 or not score.startswith('iterates')
+    moving = config.learning_rate > 0.0 or score.signal != 'iterates'
     sigma = config.dp.noise_multiplier  # calibrated, it is not small
     return dirac and moving and (sigma is None or sigma >= MIN_SIGMA)
-
-
-def methods(config: ml_collections.ConfigDict, scores: Scores) -> dict[str, tuple[str, ...]]:
-    """The methods for each score; what the headline needs must be among them."""
-    options, found = config.audit, {}
-    for name in scores.names:
-        if options.pairs:
-            found[name] = PAIRED_METHODS
-        elif not _lawful(config, name):
-            found[name] = tuple(one for one in METHODS if one not in ('weighted', 'fdp_dpsgd'))
-        elif name.startswith('residual'):
-            found[name] = METHODS + INDEPENDENT_METHODS
-        else:
-            found[name] = METHODS
-    shared = set.intersection(*(set(one) for one in found.values()))
-    allowed = found.get(scores.headline, [one for one in METHODS if one in shared])
-    inputs.choice('config.audit.method', options.method, allowed)
-    return found

@@ -11,8 +11,10 @@ from jax.flatten_util import ravel_pytree
 
 from oneshot import dpsgd
 from oneshot.audit import canaries
-from oneshot.audit.attacks import Accumulator, black_box, score_names, white_box
+from oneshot.audit.attacks import Accumulator, black_box, white_box
+from oneshot.audit.score import Score, white_box_scores
 from oneshot.dpsgd import sampling
+from oneshot.dpsgd.clipping import Clipping
 
 INPUTS, HIDDEN, CLASSES = 6, 5, 3
 STEPS, CLIP, SIGMA, Q, RATE, SIZE = 40, 0.8, 0.7, 0.3, 3.0, 12.0
@@ -74,12 +76,10 @@ def _run(chosen, included, attacks, optimizer=None, strategy='vmap'):
     init, step = dpsgd.make_step(
         _loss,
         optimizer or optax.sgd(RATE),
-        clip_norm=CLIP,
+        clipping=Clipping(CLIP, 4, strategy),
         noise_multiplier=SIGMA,
         sampling_prob=Q,
         expected_batch_size=SIZE,
-        microbatch_size=4,
-        strategy=strategy,
         attacks=attacks,
     )
     population = _examples(30, seed=1)
@@ -129,10 +129,9 @@ def _close(ours, literal):
 M = 20
 INCLUDED = jnp.arange(M) % 3 != 0
 SIGNALS = 'iterates', 'residual'
+SCORES = white_box_scores(SIGNALS, ('dot', 'llr'))
 WHITE_BOX = {
-    'clip_norm': CLIP,
-    'signals': SIGNALS,
-    'scores': ('dot', 'llr'),
+    'clipping': Clipping(CLIP, 6),
     'noise_multiplier': SIGMA,
     'sampling_prob': Q,
     'expected_batch_size': SIZE,
@@ -149,7 +148,7 @@ def _replay(fused, iterates, gradient):
 @pytest.mark.parametrize('strategy', ['vmap', 'ghost'])
 def test_dirac_white_box(strategy):
     chosen = canaries.dirac(jax.random.key(4), M, _params())
-    attack = white_box(chosen, strategy=strategy, **WHITE_BOX)
+    attack = white_box(chosen, SCORES, **WHITE_BOX | {'clipping': Clipping(CLIP, 6, strategy)})
     fused, iterates = _run(chosen, INCLUDED, {'wb': attack}, strategy=strategy)
     size = _flat(_params()).size
 
@@ -170,10 +169,10 @@ def test_input_white_box_and_black_box(kind, strategy):
         chosen = canaries.mislabeled(key, M, *held, classes=CLASSES)
     else:
         chosen = canaries.in_distribution(key, M, *held)
-    options = {'loss_fn': _loss, 'microbatch_size': 6}
+    options = WHITE_BOX | {'clipping': Clipping(CLIP, 6, strategy), 'loss_fn': _loss}
     attacks = {
-        'wb': white_box(chosen, strategy=strategy, **WHITE_BOX, **options),
-        'bb': black_box(chosen, **options),
+        'wb': white_box(chosen, SCORES, **options),
+        'bb': black_box(chosen, loss_fn=_loss, microbatch_size=6),
     }
     fused, iterates = _run(chosen, INCLUDED, attacks, strategy=strategy)
     images, labels = map(np.asarray, chosen.examples)
@@ -195,7 +194,8 @@ def test_input_white_box_and_black_box(kind, strategy):
 def test_the_gradient_signal_serves_other_optimizers():
     """For plain SGD it is the iterates over the learning rate; for Adam it still is g̃/B."""
     chosen = canaries.dirac(jax.random.key(4), M, _params())
-    attack = white_box(chosen, **WHITE_BOX | {'signals': ('iterates', 'gradient')})
+    scores = white_box_scores(('iterates', 'gradient'), ('dot', 'llr'))
+    attack = white_box(chosen, scores, **WHITE_BOX)
     fused, _ = _run(chosen, INCLUDED, {'wb': attack})
     _close(fused['iterates'], RATE * fused['gradient'])
     adam, _ = _run(chosen, INCLUDED, {'wb': attack}, optax.adam(1e-4))
@@ -211,8 +211,8 @@ def test_likelihood_ratios_of_any_size(q):
     seen = jnp.asarray(exponents + 0.5, jnp.float32)
     exact = np.float64(seen) - 0.5
     chosen = canaries.Dirac(jnp.arange(seen.size))
-    known = {'signals': ('residual',), 'noise_multiplier': 1.0, 'sampling_prob': q}
-    attack = white_box(chosen, clip_norm=1.0, scores=('llr',), **known)
+    known = {'clipping': Clipping(1.0, 1), 'noise_multiplier': 1.0, 'sampling_prob': q}
+    attack = white_box(chosen, [Score('residual', 'llr')], **known)
     observed = dpsgd.Observation(seen, seen, seen, seen)
     state = jax.jit(attack.update)(attack.init(seen), observed)
     scores = np.asarray(attack.scores(state, seen)['residual_llr'])
@@ -233,10 +233,10 @@ def test_scores_in_any_order():
         (('residual', 'gradient', 'iterates'), ('llr', 'dot')),
         (('iterates',), ('llr',)),
     ):
-        options = WHITE_BOX | {'signals': signals, 'scores': scores}
-        attack = white_box(chosen, **options)
+        asked = white_box_scores(signals, scores)
+        attack = white_box(chosen, asked, **WHITE_BOX)
         found.append(attack.scores(attack.update(attack.init(params), seen), params))
-        assert tuple(found[-1]) == score_names(signals, scores)
+        assert tuple(found[-1]) == tuple(score.name for score in asked)
     assert tuple(found[0]) == ('iterates', 'residual', 'iterates_llr', 'residual_llr')
     assert tuple(found[2]) == ('iterates_llr',)
     for some in found:
@@ -267,7 +267,7 @@ def test_no_function_that_scores_receives_the_coins():
         assert 'included' not in inspect.signature(function).parameters
     assert not {'included', 'coins'} & set(dpsgd.Observation._fields)
     chosen = canaries.dirac(jax.random.key(4), M, _params())
-    attack = white_box(chosen, clip_norm=CLIP)
+    attack = white_box(chosen, clipping=Clipping(CLIP, 1))
     assert list(inspect.signature(attack.update).parameters) == ['state', 'seen']
     assert list(inspect.signature(attack.scores).parameters) == ['state', 'params']
 
@@ -275,14 +275,14 @@ def test_no_function_that_scores_receives_the_coins():
 def test_bad_input():
     chosen = canaries.dirac(jax.random.key(4), M, _params())
     with pytest.raises(ValueError, match=r"signal must be one of iterates, .* 'weights'"):
-        white_box(chosen, clip_norm=1.0, signals=('weights',))
+        white_box_scores(('weights',), ('dot',))
     with pytest.raises(ValueError, match=r'canaries must be examples .* Dirac were given'):
         black_box(chosen, loss_fn=_loss)
     with pytest.raises(ValueError, match=r"score must be one of dot, llr, but 'loss' was given\."):
-        white_box(chosen, clip_norm=1.0, scores=('loss',))
+        white_box_scores(('iterates',), ('loss',))
     inputs = canaries.in_distribution(jax.random.key(0), 3, *_examples(5, 0))
     with pytest.raises(ValueError, match='loss_fn must be given for input canaries'):
-        white_box(inputs, clip_norm=1.0)
+        white_box(inputs, clipping=Clipping(1.0, 1))
 
 
 @pytest.mark.parametrize(
@@ -301,9 +301,11 @@ def test_bad_input():
 )
 def test_what_a_likelihood_needs(name, value, interval):
     chosen = canaries.dirac(jax.random.key(4), M, _params())
+    change = {'clipping': Clipping(value, 6)} if name == 'clip_norm' else {name: value}
+    options = WHITE_BOX | change
     message = rf'^{name}, which llr needs, must be a number in {interval}, but {value} was given\.$'
     with pytest.raises(ValueError, match=message):
-        white_box(chosen, **WHITE_BOX | {name: value})
-    white_box(chosen, **WHITE_BOX | {name: value, 'scores': ('dot',)})
+        white_box(chosen, SCORES, **options)
+    white_box(chosen, white_box_scores(SIGNALS, ('dot',)), **options)
     if name == 'expected_batch_size':
-        white_box(chosen, **WHITE_BOX | {name: value, 'signals': ('residual',)})
+        white_box(chosen, white_box_scores(('residual',), ('dot', 'llr')), **options)

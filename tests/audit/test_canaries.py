@@ -82,8 +82,8 @@ def test_dirac_dots_are_the_coordinates(m):
     flat = np.concatenate([np.asarray(leaf).ravel() for leaf in tree])
     chosen = canaries.dirac(jax.random.key(m), m, tree)
     other = jax.tree.map(jnp.negative, tree)
-    picked = [chosen.pick(tree), chosen.pick(other)]
-    dots, squares = chosen.dots(None, tree, picked, Clipping(2.0, 1))
+    picked = [chosen.select(tree), chosen.select(other)]
+    dots, squares = chosen.gradient_dots(None, tree, picked, Clipping(2.0, 1))
     expected = 2.0 * flat[np.asarray(chosen.coordinates)]
     np.testing.assert_array_equal(dots, [expected, -expected])
     np.testing.assert_array_equal(squares, np.full(m, 4.0))
@@ -99,9 +99,9 @@ def test_input_dots_are_those_of_clipped_gradients(strategy, clip_norm):
     examples[3, 1], examples[4, 2] = np.nan, np.inf
     params, direction = jnp.zeros(3), jnp.array([1.0, -2.0, 0.5])
     chosen = canaries.Inputs(jnp.asarray(examples))
-    picked = [chosen.pick(direction), chosen.pick(-direction)]
+    picked = [chosen.select(direction), chosen.select(-direction)]
     options = Clipping(clip_norm, 4, strategy)
-    dots, squares = chosen.dots(lambda w, x: x @ w, params, picked, options)
+    dots, squares = chosen.gradient_dots(lambda w, x: x @ w, params, picked, options)
     norms = np.linalg.norm(examples, axis=1)
     assert norms[0] < 2.0 < norms[1]
     clipped = np.zeros((7, 3))

@@ -17,6 +17,8 @@ import pytest
 import oneshot
 from oneshot import audit
 from oneshot.audit import canaries, misuse
+from oneshot.audit.score import white_box_scores
+from oneshot.dpsgd.clipping import Clipping
 from oneshot.dpsgd.step import Observation
 from oneshot.plan import Scoring
 
@@ -28,9 +30,9 @@ PARAMS = {'a': jnp.full((8, 10), 0.1), 'b': jnp.linspace(-0.2, 0.2, 10)}
 
 
 @pytest.fixture(autouse=True)
-def _fresh_memory(monkeypatch):
+def _fresh_memory():
     """Tests share coins, runs must not."""
-    monkeypatch.setattr(misuse, '_spent', {})
+    misuse.USED_COINS.clear()
 
 
 def _start(seed=0, m=M, params=PARAMS, claim=CLAIM, **options):
@@ -134,7 +136,8 @@ def test_canaries_and_coins_from_a_key():
     key = jax.random.key(3)
     audited = audit.flip(key, M, PARAMS, CLAIM, signals=('gradient', 'residual'), **SIZES)
     assert len(set(audited.canaries.coordinates.tolist())) == M
-    assert audited.settings.signals == ('gradient', 'residual')
+    names = [score.name for score in audited.settings.scores]
+    assert names == ['gradient', 'residual', 'gradient_llr', 'residual_llr']
     again = audit.flip(key, M, PARAMS, CLAIM, **SIZES)
     other = audit.flip(jax.random.key(4), M, PARAMS, CLAIM, **SIZES)
     assert again.included.tolist() == audited.included.tolist() != other.included.tolist()
@@ -267,10 +270,18 @@ def test_examples_as_canaries():
     images, labels = chosen.join(_examples(5, 0), coins)
     assert len(labels) == 5 + int(coins.sum())
     np.testing.assert_array_equal(images[5:], chosen.examples[0][np.asarray(coins)])
-    options = {'loss_fn': _loss, 'microbatch_size': 5, 'signals': ('iterates', 'gradient')}
+    signals = 'iterates', 'gradient'
+    options = {'loss_fn': _loss, 'microbatch_size': 5, 'signals': signals}
     audited = audit.start(chosen, coins, PARAMS, CLAIM, in_data=True, **SIZES, **options)
-    known = {'noise_multiplier': SIGMA, 'sampling_prob': Q, 'scores': ('dot', 'llr')}
-    white = audit.white_box(chosen, **SIZES, **options, **known)
+    white = audit.white_box(
+        chosen,
+        white_box_scores(signals, ('dot', 'llr')),
+        clipping=Clipping(CLIP, 5),
+        noise_multiplier=SIGMA,
+        sampling_prob=Q,
+        expected_batch_size=BATCH,
+        loss_fn=_loss,
+    )
     black = audit.black_box(chosen, loss_fn=_loss)
     params, states = PARAMS, (white.init(PARAMS), black.init(PARAMS))
 
@@ -328,7 +339,7 @@ def test_inserted_after_the_noise(divided, signals):
     _says('must be inserted before the noise', *_loop(step, _start(**options)))
     if not divided:  # with one canary, any noise looks like none
         params, audited = _loop(step, _start(m=1, **options))
-        assert int(audited.counts.silent) == STEPS
+        assert int(audited.counts.noiseless_steps) == STEPS
         audit.scores(audited, params)
 
 
@@ -344,7 +355,7 @@ def test_little_noise_is_not_no_noise(sigma, m):
         return new_params, audit.update(audited, params, new_params, gradient)
 
     params, audited = _loop(step, _start(m=m, claim=oneshot.DPSGD(sigma, Q, STEPS)))
-    assert int(audited.counts.silent) == 0
+    assert int(audited.counts.noiseless_steps) == 0
     audit.scores(audited, params)
 
 
@@ -531,7 +542,7 @@ EXPLICIT = """
 import sys
 import jax, numpy as np
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
-import tests.test_audit as test
+import tests.audit.test_loop as test
 from oneshot import audit
 
 mesh = jax.make_mesh((2,), ('devices',), axis_types=(AxisType.Explicit,))

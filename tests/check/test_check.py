@@ -328,7 +328,7 @@ def file(tmp_path):
 
 def test_a_step_of_a_file(file, capsys, monkeypatch):
     monkeypatch.setattr(sys, 'path', sys.path.copy())
-    assert check.main([f'{file}:step', '--json']) == 1
+    assert command.main([f'{file}:step', '--json']) == 1
     found = json.loads(capsys.readouterr().out)
     assert {'key', 'not finite', 'padding', 'noise'} <= set(found['faults'])
     assert found['rate'] == check.RATE
@@ -361,7 +361,7 @@ def test_a_function_of_a_file(file, monkeypatch):
 )
 def test_bad_input_gets_a_sentence(arguments, words, file, capsys, monkeypatch):
     monkeypatch.setattr(sys, 'path', sys.path.copy())
-    assert check.main([one.format(file=file) for one in arguments]) == 2
+    assert command.main([one.format(file=file) for one in arguments]) == 2
     error = capsys.readouterr().err
     assert words in error
     assert 'Traceback' not in error

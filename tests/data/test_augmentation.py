@@ -113,11 +113,10 @@ def test_views_in_a_step_are_fresh_for_each_example_and_step():
     init, step = dpsgd.make_step(
         augmentation.mean_loss(loss_fn),
         optax.sgd(1.0),
-        clip_norm=1e6,
+        clipping=dpsgd.Clipping(1e6, 2),
         noise_multiplier=0.0,
         sampling_prob=1.0,
         expected_batch_size=1.0,
-        microbatch_size=2,
         augment=augment,
     )
     state, run_key, sums = init(jnp.zeros((8, 8))), jax.random.key(0), []
@@ -141,21 +140,21 @@ def test_three_steps_of_the_wrn():
         models.cross_entropy(lambda params, image: apply(params, augmentation.scale(image)))
     )
     example = jnp.zeros((1, 32, 32, 3), jnp.uint8), jnp.int32(0)
-    strategy, size = clipping.choose(loss_fn, params, example)
+    strategy, size = clipping.choose_strategy(loss_fn, params, example)
     assert strategy == 'ghost'
-    options = {'clip_norm': 1.0, 'microbatch_size': size, 'strategy': strategy}
+    own = clipping.Clipping(1.0, size, strategy)
     chosen, included = canaries.dirac(jax.random.key(1), 5000, params), jnp.ones(5000, bool)
-    signals = ('iterates', 'residual')
+    scores = audit.SCORES['iterates'], audit.SCORES['residual']
     init, step = dpsgd.make_step(
         loss_fn,
         optax.sgd(2.0),
+        clipping=own,
         noise_multiplier=2.3,
         sampling_prob=1.0,
         expected_batch_size=64,
-        attacks={'white_box': audit.white_box(chosen, signals=signals, **options)},
+        attacks={'white_box': audit.white_box(chosen, scores, clipping=own)},
         augment=augmentation.make_augment(1),
         ema_decay=0.999,
-        **options,
     )
     rng = np.random.default_rng(0)
     images = jnp.asarray(rng.integers(0, 256, (64, 32, 32, 3), dtype=np.uint8))

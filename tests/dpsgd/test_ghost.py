@@ -57,7 +57,7 @@ def _differences(loss_fn, params, batch, directions=(), clip_norm=0.5):
 
     @functools.partial(jax.jit, static_argnums=0)
     def look(name, batch, directions):
-        strategy = Clipping(clip_norm, 4, name).differentiate(loss_fn, params, batch)
+        strategy = Clipping(clip_norm, 4, name).strategy_for(loss_fn, params, batch)
         gradients = strategy.gradients(batch, jnp.ones(len(jax.tree.leaves(batch)[0]), bool))
         scale = jnp.minimum(1.0, clip_norm / gradients.norms)
         dots = [gradients.dot(strategy.prepare(d)) for d in directions]
@@ -290,7 +290,7 @@ def test_bfloat16_keeps_norms_sums_and_scores_in_float32():
     (direction,) = _directions(params, 1)
 
     def look(batch):
-        strategy = Clipping(1.0, 8, 'ghost').differentiate(loss_fn, params, batch)
+        strategy = Clipping(1.0, 8, 'ghost').strategy_for(loss_fn, params, batch)
         gradients = strategy.gradients(batch, jnp.ones(len(batch[1]), bool))
         total = gradients.sum(jnp.minimum(1.0, 1.0 / gradients.norms))
         dots = gradients.dot(strategy.prepare(direction))
@@ -319,7 +319,7 @@ def test_norms_sums_and_scores_ask_accelerators_for_float32(name, shape):
         return jnp.sum(jnp.tanh(jnp.dot(x, params['w'], precision=default)))
 
     def look(batch):
-        strategy = Clipping(1.0, 4, name).differentiate(loss_fn, weights, batch)
+        strategy = Clipping(1.0, 4, name).strategy_for(loss_fn, weights, batch)
         gradients = strategy.gradients(batch, jnp.ones(4, bool))
         dots = gradients.dot(strategy.prepare(weights))
         return gradients.norms, gradients.sum(gradients.norms), dots

@@ -28,8 +28,8 @@ def test_on_eight_devices(name):
 
 
 def test_an_array_is_split_along_its_longest_axis_that_comes_out_even():
-    assert sharding.spec((3, 3, 16, 64), 4) == PartitionSpec(None, None, None, 'model')
-    assert sharding.spec((64, 10), 4) == PartitionSpec('model')
+    assert sharding.spec((3, 3, 16, 64), 4) == PartitionSpec(None, None, None, sharding.MODEL_AXIS)
+    assert sharding.spec((64, 10), 4) == PartitionSpec(sharding.MODEL_AXIS)
     assert sharding.spec((10, 64), 1) == PartitionSpec()
     assert sharding.spec((7, 3), 2) == PartitionSpec()
     assert sharding.spec((), 2) == PartitionSpec()
@@ -43,4 +43,4 @@ def test_without_a_mesh_nothing_is_changed():
     np.testing.assert_array_equal(layout.place_rows(rows, 4), rows)
     assert layout.rows_here(5).tolist() == [0, 1, 2, 3, 4]
     assert layout.shape == {'data': 1, 'model': 1}
-    assert layout.in_order(rows, np.arange(3)) is rows
+    assert layout.gather_scores(rows, np.arange(3)) is rows

@@ -11,7 +11,8 @@ import scipy.stats
 from oneshot import dpsgd
 from oneshot.audit import canaries
 from oneshot.dpsgd import sampling
-from oneshot.dpsgd.clipping import STRATEGIES, Clipping, Group, poisson_clipped_grad_sums
+from oneshot.dpsgd.clipping import STRATEGIES, Clipping, ExampleGroup, poisson_clipped_grad_sums
+from oneshot.dpsgd.gradients.strategy import zeros
 from tests.chance import plausible
 
 
@@ -66,7 +67,7 @@ def test_clipped_sum_is_that_of_the_definition(batch_size, microbatch_size, clip
     ours, stats = dpsgd.clipped_grad_sum(
         _loss, params, batch, jnp.asarray(mask), **clipping._asdict()
     )
-    groups = [Group(batch, jnp.asarray(mask))]
+    groups = [ExampleGroup(batch, jnp.asarray(mask))]
     (drawn,), _ = poisson_clipped_grad_sums(_loss, params, groups, clipping)
     for one, two, literal in zip(
         jax.tree.leaves(ours),
@@ -129,12 +130,12 @@ def test_a_poisoned_example_counts_as_zero(poison, strategy):
 
 
 def _step(loss_fn=_loss, **changes):
+    sizes = {name: changes.pop(name) for name in Clipping._fields if name in changes}
     options = {
-        'clip_norm': 1.0,
+        'clipping': Clipping(**{'clip_norm': 1.0, 'microbatch_size': 8} | sizes),
         'noise_multiplier': 0.0,
         'sampling_prob': 1.0,
         'expected_batch_size': 20.0,
-        'microbatch_size': 8,
     }
     return dpsgd.make_step(loss_fn, changes.pop('optimizer', optax.sgd(0.1)), **options | changes)
 
@@ -329,9 +330,7 @@ def test_half_precision_parameters_keep_the_guarantee(dtype):
         loss, params, ones, jnp.ones(4096, bool), clip_norm=1.0, microbatch_size=8
     )
     assert total['w'][0] == 4096
-    noise = dpsgd.gaussian_noise(
-        jax.random.key(0), dpsgd.zeros({'w': jnp.zeros(10**5, dtype)}), 1.0
-    )
+    noise = dpsgd.gaussian_noise(jax.random.key(0), zeros({'w': jnp.zeros(10**5, dtype)}), 1.0)
     assert noise['w'].dtype == jnp.float32
     assert scipy.stats.kstest(np.asarray(noise['w']), 'norm').pvalue > 1e-9
     init, step = _step(loss, noise_multiplier=1.0, sampling_prob=0.5, expected_batch_size=32.0)
@@ -355,11 +354,10 @@ def test_the_average_forgets_the_first_steps():
     init, step = dpsgd.make_step(
         lambda params, example: jnp.vdot(params, example[0]) ** 2 + jnp.vdot(params, example[0]),
         optax.sgd(0.1),
-        clip_norm=1.0,
+        clipping=Clipping(1.0, 4),
         noise_multiplier=1.0,
         sampling_prob=0.5,
         expected_batch_size=10,
-        microbatch_size=4,
         ema_decay=0.4,
     )
     state, step = init(jnp.float32([1, 2, 3])), jax.jit(step)
@@ -378,11 +376,10 @@ def test_nobody_but_canaries():
     init, step = dpsgd.make_step(
         lambda params, example: jnp.vdot(params, example[0]),
         optax.sgd(1.0),
-        clip_norm=10.0,
+        clipping=Clipping(10.0, 2),
         noise_multiplier=0.0,
         sampling_prob=1.0,
         expected_batch_size=1.0,
-        microbatch_size=2,
     )
     included = jnp.asarray([True, False, True])
     state, stats = jax.jit(step)(

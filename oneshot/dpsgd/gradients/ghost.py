@@ -4,13 +4,15 @@ What a layer's inputs and output gradients say of its kernel's gradients is in
 `oneshot.dpsgd.gradients.layers`; here, both come out of one backward pass for all examples
 ("book-keeping", Bu et al. 2023).
 
-The layers are found in the loss function itself, as JAX sees it (`oneshot.dpsgd.gradients.traced_loss`): a
-parameter that is used once, as the kernel of a matrix product or convolution, is a site.
-This serves any model, of any library. All other parameters (biases, scales of norms, what
-is used twice) have their per-example gradients by vmap, side by side with the sites.
+The layers are found in the loss function itself, as JAX sees it
+(`oneshot.dpsgd.gradients.traced_loss`): a parameter that is used once, as the kernel of a matrix
+product or convolution, is a site. This serves any model, of any library. All other parameters
+(biases, scales of norms, what is used twice) have their per-example gradients by vmap, side by
+side with the sites.
 """
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -21,84 +23,44 @@ from oneshot.dpsgd.gradients.strategy import (
     Gradients,
     LossFn,
     Strategy,
+    at_least_float32,
     dot,
-    leave_out,
-    precise,
-    square,
+    squared_norms,
     weighted_sum,
+    zero_unscaled,
     zeros,
 )
-from oneshot.dpsgd.gradients.traced_loss import Slot, trace
+from oneshot.dpsgd.gradients.traced_loss import Program, Slot, trace
 
 PyTree = Any
 
 
 def ghost(loss_fn: LossFn, params: PyTree, example: PyTree) -> Strategy:
-    """The strategy of this file. `example` is one example, or its shapes."""
+    """The strategy of this file. `example` is one example, or its shapes.
+
+    Long, because the functions of a `Strategy` share what was found in the loss.
+    """
     program = trace(loss_fn, params, example)
     leaves, tree = jax.tree.flatten(params)
     sites = list(find_sites(program, params))
-    rest = sorted(set(range(len(leaves))) - {site.leaf for site in sites})
+    others = sorted(set(range(len(leaves))) - {site.leaf for site in sites})
     kernels = [leaves[site.leaf] for site in sites]
-    # Made once, not once a microbatch.
-    operands = [site.operand(kernel) for site, kernel in zip(sites, kernels, strict=True)]
-    at = {site.op.outs[0]: number for number, site in enumerate(sites)}
-    hidden = {op.outs[0] for site in sites for op in site.between}
-
-    def run(others: list[jax.Array], taps: list[jax.Array], example: PyTree):
-        """The loss of one example with `taps` added to the outputs of the sites."""
-        values = {program.leaves[i]: x for i, x in zip(rest, others, strict=True)}
-        values |= dict(zip(program.inputs, jax.tree.leaves(example), strict=True))
-        seen: list[Any] = [None] * len(sites)
-
-        def read(place: Any) -> Any:
-            return values[place] if isinstance(place, Slot) else place
-
-        for op in program.ops:
-            first = op.outs[0] if op.outs else None  # jax.debug.print has no result
-            if first in hidden:
-                continue
-            if first in at:
-                number = at[first]
-                site = sites[number]
-                x = read(op.ins[1 - site.position])
-                y = site.product(x, operands[number])
-                seen[number] = x, y
-                values[first] = y + taps[number]
-            else:
-                values |= dict(zip(op.outs, op(*map(read, op.ins)), strict=True))
-        return read(program.loss), seen
-
-    def make(factors: list[Any], mask: jax.Array) -> list[Any]:
-        """v of the sites whose factors are given, if an example counts."""
-
-        def grads(factors: list[Any]) -> list[Any]:
-            pairs = zip(sites, factors, strict=True)
-            return [None if pair is None else site.grads(*pair, mask.size) for site, pair in pairs]
-
-        def nothing(factors: list[Any]) -> list[Any]:
-            return zeros(jax.eval_shape(grads, factors))
-
-        # A branch is also a border for XLA: it would fuse the factors into these products
-        # and into the passes, twice, and start the products of one layer after another's.
-        return jax.lax.cond(jnp.any(mask), grads, nothing, factors)
+    loss_with_taps = _loss_with_taps(program, sites, kernels, others)
 
     def gradients(examples: PyTree, mask: jax.Array) -> Gradients:
-        others = [leaves[i] for i in rest]
         taps = [jnp.zeros(site.output.shape, site.output.dtype) for site in sites]
-        differentiate = jax.value_and_grad(run, argnums=(0, 1), has_aux=True)
-        (losses, seen), (grads, deltas) = jax.vmap(differentiate, (None, None, 0))(
-            others, taps, examples
+        differentiate = jax.value_and_grad(loss_with_taps, argnums=(0, 1), has_aux=True)
+        (losses, passed), (grads, deltas) = jax.vmap(differentiate, (None, None, 0))(
+            [leaves[i] for i in others], taps, examples
         )
-        found = [
+        sides = [
             (*site.sides(x, delta), y)
-            for site, (x, y), delta in zip(sites, seen, deltas, strict=True)
+            for site, (x, y), delta in zip(sites, passed, deltas, strict=True)
         ]
-        factors = [site.factors(*pair) for site, (*pair, _) in zip(sites, found, strict=True)]
-        pairs = zip(sites, factors, strict=True)
-        made = make([None if site.by_gram else pair for site, pair in pairs], mask)
-        squares = square(grads) if grads else 0.0
-        for site, kernel, (x, delta, y), v in zip(sites, kernels, found, made, strict=True):
+        factors = [site.factors(x, delta) for site, (x, delta, _) in zip(sites, sides, strict=True)]
+        kernel_grads = _kernel_grads(sites, factors, mask)
+        squares = squared_norms(grads) if grads else 0.0
+        for site, kernel, (x, delta, y), v in zip(sites, kernels, sides, kernel_grads, strict=True):
             by_channel = site.squares(x, delta, v, mask.size)
             if site.standardized:
                 by_channel = site.destandardized(kernel, by_channel, x, y, delta)
@@ -106,29 +68,31 @@ def ghost(loss_fn: LossFn, params: PyTree, example: PyTree) -> Strategy:
 
         norms = jnp.sqrt(jnp.maximum(squares, 0.0))
 
-        def weigh(scale: jax.Array, safe: bool) -> PyTree:
-            def one(site: Site, x: jax.Array, delta: jax.Array, pair: Any, v: Any):
+        def weighted(scale: jax.Array, safe: bool) -> PyTree:
+            def at_site(site: Site, x: jax.Array, delta: jax.Array, pair: Any, v: Any):
                 if safe:
-                    pair = site.factors(leave_out(scale, x), leave_out(scale, delta))
+                    pair = site.factors(zero_unscaled(scale, x), zero_unscaled(scale, delta))
                 elif v is not None:
                     return site.weighted(scale, v)
                 return site.grad(scale, *pair)
 
             sums = [
-                one(site, x, delta, pair, v)
-                for site, (x, delta, _), pair, v in zip(sites, found, factors, made, strict=True)
+                at_site(site, x, delta, pair, v)
+                for site, (x, delta, _), pair, v in zip(
+                    sites, sides, factors, kernel_grads, strict=True
+                )
             ]
             return weighted_sum(scale, grads, safe), sums
 
         def total(scale: jax.Array) -> PyTree:
             # A gradient that is not finite is rare, and leaving it out takes time.
-            branches = functools.partial(weigh, safe=False), functools.partial(weigh, safe=True)
+            branches = [functools.partial(weighted, safe=safe) for safe in (False, True)]
             return jax.lax.cond(jnp.all(jnp.isfinite(norms)), *branches, scale)
 
         def along(direction: PyTree) -> jax.Array:
-            others, coordinates = direction
-            product = dot(grads, others) if grads else 0.0
-            for site, (x, delta, _), d in zip(sites, found, coordinates, strict=True):
+            others_direction, coordinates = direction
+            product = dot(grads, others_direction) if grads else 0.0
+            for site, (x, delta, _), d in zip(sites, sides, coordinates, strict=True):
                 product += site.along(x, delta, d, mask.size)
             return product
 
@@ -137,23 +101,79 @@ def ghost(loss_fn: LossFn, params: PyTree, example: PyTree) -> Strategy:
     def coordinates(kernels: list[jax.Array]) -> list[list[jax.Array]]:
         return [site.coordinates(kernel) for site, kernel in zip(sites, kernels, strict=True)]
 
-    precisely = [kernel.astype(precise(kernel)) for kernel in kernels]
+    in_float32 = [kernel.astype(at_least_float32(kernel)) for kernel in kernels]
 
     def finish(total: PyTree) -> PyTree:
-        others, sums = total
-        (found,) = jax.vjp(coordinates, precisely)[1](sums)
-        whole = dict(zip(rest, others, strict=True))
-        whole |= {site.leaf: grad for site, grad in zip(sites, found, strict=True)}
+        other_sums, sums = total
+        (kernel_sums,) = jax.vjp(coordinates, in_float32)[1](sums)
+        whole = dict(zip(others, other_sums, strict=True))
+        whole |= {site.leaf: grad for site, grad in zip(sites, kernel_sums, strict=True)}
         return tree.unflatten([whole[i] for i in range(len(leaves))])
 
     def prepare(direction: PyTree) -> PyTree:
         parts = jax.tree.leaves(direction)
         tangents = [
             parts[site.leaf].astype(kernel.dtype)
-            for site, kernel in zip(sites, precisely, strict=True)
+            for site, kernel in zip(sites, in_float32, strict=True)
         ]
-        along = jax.jvp(coordinates, (precisely,), (tangents,))[1]
-        return [parts[i] for i in rest], along
+        along = jax.jvp(coordinates, (in_float32,), (tangents,))[1]
+        return [parts[i] for i in others], along
 
-    nothing = zeros([leaves[i] for i in rest]), zeros(jax.eval_shape(coordinates, precisely))
+    nothing = zeros([leaves[i] for i in others]), zeros(jax.eval_shape(coordinates, in_float32))
     return Strategy(gradients, nothing, finish, prepare)
+
+
+def _loss_with_taps(
+    program: Program, sites: list[Site], kernels: list[jax.Array], others: list[int]
+) -> Callable[..., tuple[jax.Array, list[Any]]]:
+    """The loss of one example as a function of the other leaves and of taps.
+
+    A tap is added to the output of a site, so that its gradient is δ. The function also gives
+    the input and the output of every site.
+    """
+    # Made once, not once a microbatch.
+    operands = [site.operand(kernel) for site, kernel in zip(sites, kernels, strict=True)]
+    number_of = {site.op.outs[0]: number for number, site in enumerate(sites)}
+    hidden = {op.outs[0] for site in sites for op in site.between}
+
+    def loss(other_leaves: list[jax.Array], taps: list[jax.Array], example: PyTree):
+        values = {program.leaves[i]: x for i, x in zip(others, other_leaves, strict=True)}
+        values |= dict(zip(program.inputs, jax.tree.leaves(example), strict=True))
+        passed: list[Any] = [None] * len(sites)
+
+        def read(place: Any) -> Any:
+            return values[place] if isinstance(place, Slot) else place
+
+        for op in program.ops:
+            out = op.outs[0] if op.outs else None  # jax.debug.print has no result
+            if out in hidden:
+                continue
+            if out in number_of:
+                number = number_of[out]
+                site = sites[number]
+                x = read(op.ins[1 - site.position])
+                y = site.product(x, operands[number])
+                passed[number] = x, y
+                values[out] = y + taps[number]
+            else:
+                values |= dict(zip(op.outs, op(*map(read, op.ins)), strict=True))
+        return read(program.loss), passed
+
+    return loss
+
+
+def _kernel_grads(sites: list[Site], factors: list[Any], mask: jax.Array) -> list[Any]:
+    """v of the sites whose norm is not had by a Gram matrix, if an example counts."""
+
+    def grads(factors: list[Any]) -> list[Any]:
+        pairs = zip(sites, factors, strict=True)
+        return [None if pair is None else site.grads(*pair, mask.size) for site, pair in pairs]
+
+    def nothing(factors: list[Any]) -> list[Any]:
+        return zeros(jax.eval_shape(grads, factors))
+
+    pairs = zip(sites, factors, strict=True)
+    needed = [None if site.by_gram else pair for site, pair in pairs]
+    # A branch is also a border for XLA: it would fuse the factors into these products
+    # and into the passes, twice, and start the products of one layer after another's.
+    return jax.lax.cond(jnp.any(mask), grads, nothing, needed)

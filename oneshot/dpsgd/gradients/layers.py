@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from oneshot.dpsgd.gradients import cpu_conv
-from oneshot.dpsgd.gradients.strategy import exact, precise, stretch
+from oneshot.dpsgd.gradients.strategy import at_least_float32, full_precision, per_example
 from oneshot.dpsgd.gradients.traced_loss import KERNEL_FUNCTIONS, Op, Program, Slot
 
 PyTree = Any
@@ -70,7 +70,7 @@ class Site(NamedTuple):
 
     def coordinates(self, leaf: jax.Array) -> list[jax.Array]:
         """What v is the gradient in: the parameter as it enters the products, precisely."""
-        kernel = leaf.astype(precise(leaf))
+        kernel = leaf.astype(at_least_float32(leaf))
         kernel = cpu_conv.oneshot_standardize_kernel(kernel) if self.standardized else kernel
         if self.window is not None:
             return cpu_conv.prepare(kernel, self.window)
@@ -92,7 +92,7 @@ class Site(NamedTuple):
         As images, one or several for each example, as (N, positions, features), or, at one
         position, as (N, features).
         """
-        x, delta = x.astype(precise(x)), delta.astype(precise(delta))
+        x, delta = x.astype(at_least_float32(x)), delta.astype(at_least_float32(delta))
         if self.window is not None:
             return _images(x), _images(delta)
         if x.ndim == 2:
@@ -122,31 +122,31 @@ class Site(NamedTuple):
             return x, delta
         return cpu_conv.spread(*x, self.window), cpu_conv.gather_transpose(*delta, self.window)
 
-    @exact
+    @full_precision
     def grads(self, x: cpu_conv.Parts, delta: cpu_conv.Parts, examples: int) -> list[jax.Array]:
         """v of each example, from the factors."""
         if self.window is None:
             return [jnp.einsum('ntp,ntd->npd', *delta, *x)]
         return cpu_conv.kernel_grads(*self._spread(x, delta), examples)
 
-    @exact
+    @full_precision
     def grad(self, scale: jax.Array, x: cpu_conv.Parts, delta: cpu_conv.Parts) -> list[jax.Array]:
         """Σ of scale·v, from the factors."""
 
-        delta = [stretch(scale, part) * part for part in delta]
+        delta = [per_example(scale, part) * part for part in delta]
         if self.window is None:
             axes = tuple(range(x[0].ndim - 1))
             return [jnp.tensordot(*delta, *x, axes=(axes, axes))]
         return cpu_conv.kernel_grad(*self._spread(x, delta))
 
-    @exact
+    @full_precision
     def weighted(self, scale: jax.Array, grads: cpu_conv.Parts) -> list[jax.Array]:
         """Σ of scale·v, from v."""
         if self.window is not None:
             return cpu_conv.weighted_sum(scale, grads)
         return [jnp.tensordot(scale, grads[0], axes=1)]
 
-    @exact
+    @full_precision
     def squares(
         self, x: jax.Array, delta: jax.Array, grads: cpu_conv.Parts | None, examples: int
     ) -> jax.Array:
@@ -166,7 +166,7 @@ class Site(NamedTuple):
         together = jnp.sum(delta * jnp.einsum('nts,nsp->ntp', products, delta), axis=1)
         return jnp.maximum(together, _CANCELLED * apart)
 
-    @exact
+    @full_precision
     def along(
         self, x: jax.Array, delta: jax.Array, direction: cpu_conv.Parts, examples: int
     ) -> jax.Array:
@@ -188,7 +188,7 @@ class Site(NamedTuple):
         ‖Jᵀv‖² = a²(‖v‖² − n·mean(v)² − ⟨ŵ, v⟩²). Both inner products are sums over δ:
         ⟨ŵ, v⟩ = ⟨y, δ⟩, and n·mean(v) = ⟨x·1, δ⟩.
         """
-        leaf = leaf.astype(precise(leaf))
+        leaf = leaf.astype(at_least_float32(leaf))
         squared = cpu_conv.squared_norms(leaf)
         window = self.window._replace(channels=1)
         ones = jnp.sum(cpu_conv.windows(jnp.sum(x, -1, keepdims=True), window), -1, keepdims=True)

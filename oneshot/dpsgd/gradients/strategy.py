@@ -1,8 +1,8 @@
 """The gradients of single examples: their norms, weighted sums and inner products.
 
-A strategy gives these three, which is all that clipping and scoring ask for, without
-saying how. `vmap` is the general one. `oneshot.dpsgd.gradients.ghost` has the one that makes no gradient
-of an example at all where the layers allow it.
+A strategy gives these three, which is all that clipping and scoring ask for. `vmap` is the
+general one. That of `oneshot.dpsgd.gradients.ghost` makes no gradient of a single example where
+the layers allow it.
 """
 
 import functools
@@ -56,15 +56,15 @@ def zeros(params: PyTree) -> PyTree:
     Sums and noise are kept in it: in bfloat16 a sum of many gradients stands still,
     a clipped gradient is longer than c, and noise has no tails.
     """
-    return jax.tree.map(lambda x: jnp.zeros(jnp.shape(x), precise(x)), params)
+    return jax.tree.map(lambda x: jnp.zeros(jnp.shape(x), at_least_float32(x)), params)
 
 
-def precise(x: jax.Array) -> jnp.dtype:
+def at_least_float32(x: jax.Array) -> jnp.dtype:
     """The dtype of x, or float32 if that is better."""
     return jnp.promote_types(jnp.result_type(x), jnp.float32)
 
 
-def exact(function: Callable[..., Any]) -> Callable[..., Any]:
+def full_precision(function: Callable[..., Any]) -> Callable[..., Any]:
     """The function, its products of float32 made in float32.
 
     By default accelerators round the factors first, to bfloat16 on TPU: norms, sums and
@@ -79,7 +79,7 @@ def exact(function: Callable[..., Any]) -> Callable[..., Any]:
     return wrapped
 
 
-def square(grads: PyTree) -> jax.Array:
+def squared_norms(grads: PyTree) -> jax.Array:
     """‖g_i‖² of gradients along a leading axis."""
 
     def leaf(g: jax.Array) -> jax.Array:
@@ -89,28 +89,28 @@ def square(grads: PyTree) -> jax.Array:
     return sum(leaf(g) for g in jax.tree.leaves(grads))
 
 
-@exact
+@full_precision
 def weighted_sum(scale: jax.Array, grads: PyTree, safe: bool = True) -> PyTree:
     """Σ_i scale_i·g_i; if safe, scale_i = 0 leaves g_i out even if it is not finite."""
 
     def leaf(g: jax.Array) -> jax.Array:
-        g = leave_out(scale, g) if safe else g
-        return jnp.tensordot(scale, g.astype(precise(g)), axes=1)
+        g = zero_unscaled(scale, g) if safe else g
+        return jnp.tensordot(scale, g.astype(at_least_float32(g)), axes=1)
 
     return jax.tree.map(leaf, grads)
 
 
-def leave_out(scale: jax.Array, x: jax.Array) -> jax.Array:
+def zero_unscaled(scale: jax.Array, x: jax.Array) -> jax.Array:
     """x with 0 for the examples whose scale is 0."""
-    return jnp.where(stretch(scale, x) != 0.0, x, 0.0)
+    return jnp.where(per_example(scale, x) != 0.0, x, 0.0)
 
 
-def stretch(scale: jax.Array, x: jax.Array) -> jax.Array:
+def per_example(scale: jax.Array, x: jax.Array) -> jax.Array:
     """One number for each example, against x with one or several rows for each."""
     return jnp.repeat(scale, x.shape[0] // scale.size).reshape(-1, *[1] * (x.ndim - 1))
 
 
-@exact
+@full_precision
 def dot(grads: PyTree, direction: PyTree) -> jax.Array:
     """⟨direction, g_i⟩ of gradients along a leading axis."""
     products = jax.tree.map(
@@ -126,7 +126,7 @@ def vmap(loss_fn: LossFn, params: PyTree) -> Strategy:
         losses, grads = jax.vmap(jax.value_and_grad(loss_fn), (None, 0))(params, examples)
         return Gradients(
             losses,
-            jnp.sqrt(square(grads)),
+            jnp.sqrt(squared_norms(grads)),
             lambda scale: weighted_sum(scale, grads),
             lambda direction: dot(grads, direction),
         )

@@ -40,8 +40,8 @@ class Op(NamedTuple):
         return self.eqn.params['name'] if nested else self.eqn.primitive.name
 
     def __call__(self, *ins: Any) -> Sequence[Any]:
-        given = dict(_variables(self.eqn, ins))
-        return core.jaxpr_as_fun(core.ClosedJaxpr(self.jaxpr, ()))(*given.values())
+        values = dict(_variables(self.eqn, ins)).values()
+        return core.jaxpr_as_fun(core.ClosedJaxpr(self.jaxpr, ()))(*values)
 
 
 def _variables(eqn: core.JaxprEqn, ins: Sequence[Any]) -> list[tuple[core.Var, Any]]:
@@ -98,9 +98,9 @@ def _flatten(
             outs = _flatten(eqn.params['jaxpr'], ins, fresh, ops)
         else:
             outs = [next(fresh) for _ in eqn.outvars]
-            given = dict(_variables(eqn, ins))
+            variables = dict(_variables(eqn, ins))
             alone = closed.jaxpr.replace(
-                constvars=[], invars=list(given), outvars=eqn.outvars, eqns=[eqn]
+                constvars=[], invars=list(variables), outvars=eqn.outvars, eqns=[eqn]
             )
             ops.append(Op(eqn, alone, ins, outs))
         values |= dict(zip(eqn.outvars, outs, strict=True))

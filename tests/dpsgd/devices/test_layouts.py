@@ -14,7 +14,8 @@ from oneshot import dpsgd
 from oneshot.audit import canaries, sharded_canaries
 from oneshot.dpsgd import sharding
 from oneshot.dpsgd.layout import Layout
-from oneshot.run import training
+from oneshot.run import outcome, training
+from oneshot.run.resumption import ResumableRun
 from tests import small
 
 pytestmark = pytest.mark.usefixtures('quick_compilation')
@@ -51,7 +52,7 @@ def run(config, folder=None):
     prepared, logged = training.prepare(config, folder), []
     state = training.train(prepared, lambda *given: logged.append(given))
     scores = training.collect_scores(prepared, state)
-    _, headline = training.best(prepared, training.audit_all(prepared, scores))
+    _, headline = outcome.headline(prepared, outcome.audit_all(prepared, scores))
     return prepared, state, scores, logged, headline
 
 
@@ -66,7 +67,7 @@ def check_equal(one, other):
         one,
         other,
     )
-    np.testing.assert_array_equal(a.coins, b.coins)
+    np.testing.assert_array_equal(a.canaries.coins, b.canaries.coins)
     for (step_a, stats_a, accuracy_a), (step_b, stats_b, accuracy_b) in zip(
         logged_a, logged_b, strict=True
     ):
@@ -97,7 +98,7 @@ def check_equal(one, other):
 )
 def test_many_devices_give_what_one_gives(name, layout):
     made = run(_config(name, *layout))
-    assert made[0].layout.shape == dict(zip(sharding.AXES, layout, strict=True))
+    assert made[0].layout.shape == dict(zip(('data', 'model'), layout, strict=True))
     for leaf in jax.tree.leaves((made[1].audits, made[0].population)):
         assert len(leaf.addressable_shards) == 8
     check_equal(alone(name), made)
@@ -109,18 +110,17 @@ def test_the_same_examples_are_drawn(size):
     init, step = dpsgd.make_step(
         lambda params, i: params[i],
         optax.sgd(1.0),
-        clip_norm=1.0,
+        clipping=dpsgd.Clipping(1.0, 8),
         noise_multiplier=0.0,
         sampling_prob=0.3,
         expected_batch_size=1.0,
-        microbatch_size=8,
         n=size,
     )
     drawn = {}
     for layout in ((1, 1), *LAYOUTS):
         placed = Layout(sharding.make_mesh(*layout))
         population = placed.place_rows(np.arange(size, dtype=np.int32), size)
-        with sharding.use(placed.mesh):
+        with sharding.use_mesh(placed.mesh):
             state, seen = init(jnp.zeros(size)), []
             for _ in range(10):
                 before = state.params
@@ -140,7 +140,7 @@ def test_a_dirac_canary_is_scored_on_the_device_that_has_its_coordinate(layout):
     tree = {name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
     chosen = canaries.dirac(jax.random.key(0), 700, tree)
     placed = Layout(sharding.make_mesh(*layout))
-    spread, rows = sharded_canaries.place(chosen, placed, tree)
+    spread, rows = sharded_canaries.shard(chosen, placed, tree)
     assert sorted(rows[rows >= 0].tolist()) == list(range(700))
     shardings = placed.like_params(tree)
     there = jax.tree.map(
@@ -149,14 +149,14 @@ def test_a_dirac_canary_is_scored_on_the_device_that_has_its_coordinate(layout):
         shardings,
     )
     drawn = jnp.asarray(rng.random(700) < 0.5)
-    with sharding.use(placed.mesh):
-        compiled = jax.jit(lambda spread, tree: spread.pick(tree)).lower(spread, there).compile()
+    with sharding.use_mesh(placed.mesh):
+        compiled = jax.jit(lambda spread, tree: spread.select(tree)).lower(spread, there).compile()
         picked = compiled(spread, there)
         summed = jax.jit(lambda *given: given[0].gradient_sum(*given[1:], 2.0))(
             spread, there, drawn
         )
     assert not any(word in compiled.as_text() for word in ('all-', 'reduce-scatter', 'permute'))
-    wanted = np.asarray(chosen.pick(tree))
+    wanted = np.asarray(chosen.select(tree))
     values = np.asarray(picked)
     np.testing.assert_array_equal(values[rows >= 0], wanted[rows[rows >= 0]])
     assert not np.any(values[rows < 0])
@@ -184,7 +184,7 @@ def test_memory_falls_with_the_number_of_devices():
         )
         config.mesh.data, config.mesh.model = data, model
         prepared = training.prepare(config)
-        state, first = prepared.state, prepared.layout.devices[0]
+        state, first = prepared.arrays.state, prepared.layout.devices[0]
 
         def held(tree, first=first):
             return sum(
@@ -195,7 +195,7 @@ def test_memory_falls_with_the_number_of_devices():
             )
 
         of_params[data, model] = held((state.params, state.opt_state, state.average))
-        of_rows[data, model] = held((state.audits, prepared.population))
+        of_rows[data, model] = held((state.audits, prepared.arrays.population))
     for model in (2, 4, 8):  # beside a bias of 10 numbers, and counters
         assert of_params[1, model] == pytest.approx(of_params[1, 1] / model, rel=0.02)
     assert of_params[8, 1] == of_params[1, 1]
@@ -210,16 +210,17 @@ def test_a_run_goes_on_with_another_number_of_devices(before, after, tmp_path, c
     made = run(config)
 
     prepared = training.prepare(config, tmp_path)
-    with prepared.directory, training.Keeper(prepared) as keeper:
-        training.train(prepared, keeper.log, state=keeper.begin(), until=20, keep=keeper.keep)
-        keeper.wait()
+    with prepared.workdir, ResumableRun(prepared) as resumable:
+        state, keep = resumable.restore_or_start(), resumable.maybe_save
+        training.train(prepared, resumable.log, state=state, until=20, keep=keep)
+        resumable.wait()
     config.mesh.data, config.mesh.model = after
     prepared = training.prepare(config, tmp_path)
-    headline = training.run(prepared)
+    headline = training.audit_run(prepared)
     assert 'Going on after step 20 of 25.' in capsys.readouterr().out
     record = json.loads((tmp_path / 'result.json').read_text())
     assert headline.eps_lb == record['eps_lb'] == made[4].eps_lb
-    assert record['mesh'] == dict(zip(sharding.AXES, after, strict=True))
+    assert record['mesh'] == dict(zip(('data', 'model'), after, strict=True))
     assert len(record['devices']) == np.prod(after)
     with np.load(tmp_path / 'scores.npz') as scores:
         for name, values in made[2].items():

@@ -31,16 +31,15 @@ def _noise(layout):
     init, step = dpsgd.make_step(
         lambda params, example: 0.0 * jnp.sum(params['bias']) * example,
         optax.sgd(1.0),
-        clip_norm=CLIP,
+        clipping=dpsgd.Clipping(CLIP, 4),
         noise_multiplier=SIGMA,
         sampling_prob=0.5,
         expected_batch_size=BATCH,
-        microbatch_size=4,
     )
     placed, params = Layout(sharding.make_mesh(*layout)), None
     population = placed.place_rows(np.zeros(16, np.float32), 16)
     scale = BATCH / (SIGMA * CLIP)
-    with sharding.use(placed.mesh):
+    with sharding.use_mesh(placed.mesh):
         params = jax.tree.map(jnp.zeros, SHAPES, is_leaf=lambda x: isinstance(x, tuple))
         state, drawn = init(params), []
         for _ in range(STEPS):

@@ -13,12 +13,12 @@ from tests import small
 
 def _exchanges(of, data, model, **changes):
     prepared = training.prepare(small.config(of, mesh__data=data, mesh__model=model, **changes))
-    given = prepared.state, prepared.key, prepared.population, prepared.canaries, prepared.included
-    with sharding.use(prepared.layout.mesh):
-        compiled = jax.jit(prepared.step).lower(*given).compile()
+    given = prepared.arrays.state, prepared.arrays.key, *prepared.step_arguments
+    with sharding.use_mesh(prepared.layout.mesh):
+        compiled = jax.jit(prepared.program.step).lower(*given).compile()
     found = collectives(compiled)
     assert {one.computation for one in found} == {'ENTRY'}  # none in the loop over microbatches
-    return found, sum(leaf.size for leaf in jax.tree.leaves(prepared.state.params))
+    return found, sum(leaf.size for leaf in jax.tree.leaves(prepared.arrays.state.params))
 
 
 @pytest.mark.parametrize(

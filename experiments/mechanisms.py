@@ -104,8 +104,8 @@ class Laplace(Mechanism):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        inputs.real('scale', self.scale, 0.0, math.inf, open_low=True, open_high=True)
-        inputs.real('sensitivity', self.sensitivity, 0.0, math.inf, open_high=True)
+        inputs.real('scale', self.scale, 0.0, math.inf, ends='()')
+        inputs.real('sensitivity', self.sensitivity, 0.0, math.inf, ends='[)')
 
     def delta(self, eps: float) -> float:
         gap = min(0.0, inputs.eps(eps) - self.sensitivity / self.scale)
@@ -170,9 +170,9 @@ class Pathological(Mechanism):
         super().__post_init__()
         inputs.count('r, the number of answers,', self.r, 1, self.m)
         inputs.real('claimed_eps', self.claimed_eps, 0.0, 700.0)
-        inputs.real('beta', self.beta, 0.0, 1.0, open_low=True)
+        inputs.real('beta', self.beta, 0.0, 1.0, ends='(]')
         most = self.r * self.beta / self.m
-        inputs.real('claimed_delta', self.claimed_delta, 0.0, min(1.0, most), open_low=True)
+        inputs.real('claimed_delta', self.claimed_delta, 0.0, min(1.0, most), ends='(]')
 
     @property
     def _rates(self) -> tuple[float, float]:

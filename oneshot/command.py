@@ -11,14 +11,11 @@ from oneshot.json_text import to_json
 
 def make_parser(prog: str, usage: str, description: str, epilog: str) -> argparse.ArgumentParser:
     """A parser whose --help has its epilog line by line, with %(prog)s for the command."""
+    help_format = functools.partial(
+        argparse.RawDescriptionHelpFormatter, width=100, max_help_position=36
+    )
     return argparse.ArgumentParser(
-        prog,
-        f'%(prog)s {usage}',
-        description,
-        epilog,
-        formatter_class=functools.partial(
-            argparse.RawDescriptionHelpFormatter, width=100, max_help_position=36
-        ),
+        prog, f'%(prog)s {usage}', description, epilog, formatter_class=help_format
     )
 
 
@@ -30,11 +27,10 @@ def run(
     show: Callable[[Any], None],
     status: Callable[[Any], int] = lambda _: 0,
 ) -> int:
-    """Prints the answer to the flags: by `show`, or its `record` as JSON with --json.
+    """Prints the answer to the flags by `show`, or its `record` as JSON with --json.
 
-    Returns:
-        The exit status: that of the answer, or 2 after a sentence about bad input, which is any
-        ValueError, OSError or ImportError of `answer`.
+    Returns the exit status: that of the answer, or 2 after a sentence about bad input, which is
+    any ValueError, OSError or ImportError of `answer`.
     """
     parser.add_argument('--json', action='store_true', help='print JSON')
     flags = parser.parse_args(argv)

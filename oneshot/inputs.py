@@ -1,5 +1,6 @@
 """One sentence for each bad input: what was given, and what would be right."""
 
+import functools
 import importlib.util
 import math
 import numbers
@@ -26,31 +27,20 @@ def count(name: str, value: object, low: int, high: int = MOST) -> int:
 
 
 def real(
-    name: str,
-    value: object,
-    low: float = -math.inf,
-    high: float = math.inf,
-    *,
-    open_low: bool = False,
-    open_high: bool = False,
+    name: str, value: object, low: float = -math.inf, high: float = math.inf, ends: str = '[]'
 ) -> float:
-    """Returns `value` as a float if it is a number in the interval."""
-    right = _is_number(value) and (low < value if open_low else low <= value)
-    right = right and (value < high if open_high else value <= high)
-    if not right:
-        interval = f'{"(" if open_low else "["}{low:g}, {high:g}{")" if open_high else "]"}'
+    """Returns `value` as a float if it is a number in the interval, such as '(]' without low."""
+    right = _is_number(value) and (low < value if ends[0] == '(' else low <= value)
+    if not right or not (value < high if ends[1] == ')' else value <= high):
+        interval = f'{ends[0]}{low:g}, {high:g}{ends[1]}'
         raise ValueError(f'{name} must be a number in {interval}, but {value!r} was given.')
     return float(value)
 
 
 def array(value: object, check: Callable[[object], float]) -> np.ndarray:
     """Returns `value` as an array whose every entry passed `check`."""
-    try:
-        entries = np.asarray(value)
-    except ValueError:  # ragged nested sequences
-        check(value)
-        raise
-    return np.array([check(one) for one in entries.ravel().tolist()]).reshape(entries.shape)
+    entries = np.asarray(value, dtype=object)
+    return np.array([check(entry) for entry in entries.ravel()]).reshape(entries.shape)
 
 
 def counts(m: object, r: object, v: object) -> tuple[int, int, int]:
@@ -60,16 +50,9 @@ def counts(m: object, r: object, v: object) -> tuple[int, int, int]:
     return m, r, count('v, the number of right guesses,', v, 0, r)
 
 
-def eps(value: object) -> float:
-    return real('eps', value, 0.0)
-
-
-def delta(value: object) -> float:
-    return real('delta', value, 0.0, 1.0)
-
-
-def confidence(value: object) -> float:
-    return real('confidence', value, 0.0, 1.0, open_low=True, open_high=True)
+eps = functools.partial(real, 'eps', low=0.0)
+delta = functools.partial(real, 'delta', low=0.0, high=1.0)
+confidence = functools.partial(real, 'confidence', low=0.0, high=1.0, ends='()')
 
 
 def choice(name: str, value: object, allowed: Sequence[str]) -> str:
@@ -82,12 +65,11 @@ def vector(name: str, value: object) -> np.ndarray:
     """Returns `value` as a float vector with at least one entry and no NaN."""
     try:
         array = np.asarray(value)
-        numeric = array.dtype.kind in 'biuf'
     except ValueError:  # ragged nested sequences
-        numeric = False
+        array = np.asarray(None)
+    numeric = array.dtype.kind in 'biuf'
     if not numeric or array.ndim != 1 or array.size == 0:
-        given = f'shape {array.shape}, type {array.dtype}' if numeric else f'{value!r}'
-        given = given if len(given) <= 80 else given[:77] + '...'
+        given = f'shape {array.shape}, type {array.dtype}' if numeric else short(value)
         raise ValueError(
             f'{name} must be a vector of at least one real number, but {given} was given.'
         )
@@ -107,13 +89,19 @@ def weights(value: object, v: object, *, bounded: bool) -> tuple[np.ndarray, flo
     if largest == math.inf or (bounded and largest > 1.0):
         limit = 'lie in [-1, 1] where delta > 0' if bounded else 'be finite'
         raise ValueError(f'weights must {limit}, but one of size {largest!r} was given.')
-    # v is a float sum, perhaps in another order than the total is.
     with np.errstate(over='ignore'):
         total = float(sizes.sum())
     if total == math.inf:
         raise ValueError(f'weights must have a finite sum, but {largest!r} is the largest given.')
+    # v is a float sum, perhaps in another order than the total is.
     v = real('v, the weight of the right guesses,', v, 0.0, total * (1.0 + 1e-12))
     return sizes, min(total, v)
+
+
+def short(value: object) -> str:
+    """The beginning of a value's representation, for a sentence."""
+    text = ' '.join(repr(value).split())
+    return text if len(text) <= 80 else text[:77] + '...'
 
 
 def one_line(error: BaseException) -> str:

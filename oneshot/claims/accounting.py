@@ -82,7 +82,7 @@ def parameters(
     noise_multiplier: object, sampling_prob: object, steps: object
 ) -> tuple[float, float, int]:
     """σ, q and ℓ, checked."""
-    sigma = inputs.real('noise_multiplier', noise_multiplier, 0.0, math.inf, open_high=True)
+    sigma = inputs.real('noise_multiplier', noise_multiplier, 0.0, math.inf, ends='[)')
     q = inputs.real('sampling_prob', sampling_prob, 0.0, 1.0)
     return sigma, q, inputs.count('steps', steps, 0)
 
@@ -90,10 +90,10 @@ def parameters(
 @functools.cache
 def calibrate_noise(eps: float, sampling_prob: float, steps: int, delta: float) -> float:
     """The smallest σ, to 1e-4 and rounded up, with which DP-SGD is (ε, δ)-DP."""
-    eps = inputs.real('eps', eps, 0.0, 50.0, open_low=True)
-    q = inputs.real('sampling_prob', sampling_prob, 0.0, 1.0, open_low=True)
+    eps = inputs.real('eps', eps, 0.0, 50.0, ends='(]')
+    q = inputs.real('sampling_prob', sampling_prob, 0.0, 1.0, ends='(]')
     steps = inputs.count('steps', steps, 1)
-    delta = inputs.real('delta', delta, 0.0, 1.0, open_low=True, open_high=True)
+    delta = inputs.real('delta', delta, 0.0, 1.0, ends='()')
     # Distributions of fewer points tell where to look: the accountant itself takes long.
     quick = _smallest(
         lambda sigma: distribution(sigma, q, steps).get_epsilon_for_delta(delta) - eps,

@@ -31,7 +31,7 @@ class DPSGD:
 
     def __post_init__(self) -> None:
         inputs.real('noise_multiplier', self.noise_multiplier, MIN_SIGMA, 1e6)
-        inputs.real('sampling_prob', self.sampling_prob, 0.0, 1.0, open_low=True)
+        inputs.real('sampling_prob', self.sampling_prob, 0.0, 1.0, ends='(]')
         inputs.count('steps', self.steps, 1, 10**7)
 
     def eps(self, delta: float) -> float:

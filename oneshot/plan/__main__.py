@@ -88,7 +88,7 @@ def _answer(flags: argparse.Namespace) -> _Answer:
     """Every method's plan, and what is asked of the chosen one."""
     audit, target = _audit(flags), flags.target_eps_lb
     if target is not None:
-        inputs.real('--target-eps-lb', target, 0.0, math.inf, open_low=True, open_high=True)
+        inputs.real('--target-eps-lb', target, 0.0, math.inf, ends='()')
     if flags.plot is not None:
         inputs.require('run', 'matplotlib')
     slow = {'fdp_dpsgd'} | ({'weighted'} if audit.m > 10**5 else set())
@@ -110,7 +110,7 @@ def _answer(flags: argparse.Namespace) -> _Answer:
 def _audit(flags: argparse.Namespace) -> AuditSetting:
     inputs.choice('--score', flags.score, WEIGHINGS)
     steps = inputs.count('--steps', flags.steps, 1, 10**7)
-    q = inputs.real('--sampling-prob', flags.sampling_prob, 0.0, 1.0, open_low=True)
+    q = inputs.real('--sampling-prob', flags.sampling_prob, 0.0, 1.0, ends='(]')
     m = inputs.count('--m', flags.m, 2, MOST_CANARIES)
     inputs.delta(flags.delta)
     sigma = flags.noise_multiplier

@@ -91,8 +91,8 @@ class Scoring:
         if not isinstance(self.claim, DPSGD):
             raise ValueError(f'claim must be a oneshot.DPSGD, but {self.claim!r} was given.')
         inputs.choice('weighing', self.weighing, WEIGHINGS)
-        inputs.real('interference', self.interference, 0.0, math.inf, open_high=True)
-        inputs.real('scale', self.scale, 0.0, math.inf, open_low=True, open_high=True)
+        inputs.real('interference', self.interference, 0.0, math.inf, ends='[)')
+        inputs.real('scale', self.scale, 0.0, math.inf, ends='()')
 
     def law(self, noise_multiplier: float | None = None) -> Law:
         """The distribution of scores if the noise is as claimed, or if it is another."""

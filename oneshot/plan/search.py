@@ -162,7 +162,7 @@ def canaries_needed(audit: AuditSetting, eps_lb: float) -> int | None:
 
     None if MOST_CANARIES are not enough. `audit.m` is where the search begins.
     """
-    eps_lb = inputs.real('eps_lb', eps_lb, 0.0, math.inf, open_low=True, open_high=True)
+    eps_lb = inputs.real('eps_lb', eps_lb, 0.0, math.inf, ends='()')
     start: tuple[int, Rule] | None = None
 
     def enough(m: int) -> bool:

@@ -163,7 +163,7 @@ class Split:
     share: float = 0.3
 
     def __post_init__(self) -> None:
-        inputs.real('share', self.share, 0.0, 1.0, open_low=True, open_high=True)
+        inputs.real('share', self.share, 0.0, 1.0, ends='()')
 
     def parts(self, m: int) -> tuple[np.ndarray, np.ndarray]:
         """The positions of both parts, by a fixed pseudo-random permutation."""

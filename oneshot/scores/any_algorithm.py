@@ -55,11 +55,13 @@ def sample(
         The scores and the coins, for `oneshot.audit_scores`.
     """
     m = _number_of(canaries)
-    for name, function in (('train', train), ('score', score)):
-        if not callable(function):
-            raise ValueError(f'{name} must be a function, but {_short(function)} was given.')
-    if not isinstance(rng, np.random.Generator):
-        raise ValueError(f'rng must be a np.random.Generator, but {_short(rng)} was given.')
+    for name, value, kind, right in (
+        ('train', train, 'a function', callable(train)),
+        ('score', score, 'a function', callable(score)),
+        ('rng', rng, 'a np.random.Generator', isinstance(rng, np.random.Generator)),
+    ):
+        if not right:
+            raise ValueError(f'{name} must be {kind}, but {inputs.short(value)} was given.')
     training, counted = _display() if progress else (contextlib.nullcontext(), iter)
     included = rng.random(m) < 0.5
     with training:
@@ -149,7 +151,7 @@ def _number_of(canaries: object) -> int:
         m = 0
     if m == 0 or not hasattr(canaries, '__getitem__') or isinstance(canaries, Mapping):
         raise ValueError(
-            f'canaries must be a sequence of at least one, but {_short(canaries)} was given.'
+            f'canaries must be a sequence of at least one, but {inputs.short(canaries)} was given.'
         )
     return inputs.count('m, the number of canaries,', m, 1)
 
@@ -162,15 +164,10 @@ def _finite(value: Any, i: int) -> float:
         number = math.nan
     if not math.isfinite(number):
         raise ValueError(
-            f'score must be one finite number for each canary, but {_short(value)} was given '
+            f'score must be one finite number for each canary, but {inputs.short(value)} was given '
             f'for canary {i}.'
         )
     return number
-
-
-def _short(value: object) -> str:
-    text = ' '.join(repr(value).split())
-    return text if len(text) <= 80 else text[:77] + '...'
 
 
 def _display() -> tuple[contextlib.AbstractContextManager, Callable[[Iterable], Iterable]]:

@@ -32,8 +32,8 @@ def generalization_failure(n: int, gamma: float, eta: float, eps: float, delta: 
         The bound, at most 1.
     """
     n = inputs.count('n, the number of samples,', n, 1)
-    eta = inputs.real('eta', eta, 0.0, math.inf, open_high=True)
-    gamma = inputs.real('gamma', gamma, 1.5 * eta, math.inf, open_high=True)
+    eta = inputs.real('eta', eta, 0.0, math.inf, ends='[)')
+    gamma = inputs.real('gamma', gamma, 1.5 * eta, math.inf, ends='[)')
     eps, delta = inputs.eps(eps), inputs.delta(delta)
     # Rounded down by more than the rounding error, so that no value of W is lost.
     threshold = math.ceil((1.0 + gamma - 1.5 * eta) * n / 2.0 - 1e-9 * n)
@@ -50,7 +50,7 @@ def generalization_error(n: int, eps: float, delta: float, failure: float) -> fl
     """
     n = inputs.count('n, the number of samples,', n, 1)
     eps, delta = inputs.eps(eps), inputs.delta(delta)
-    failure = inputs.real('failure', failure, 0.0, 1.0, open_low=True, open_high=True)
+    failure = inputs.real('failure', failure, 0.0, 1.0, ends='()')
     # Given the threshold w on W, the best η uses up what is left of the failure.
     # Beyond the window only δ counts, which falls slowly: there, a coarser grid will do.
     low = max(math.floor(n * binomial.expit(eps)), math.ceil(n / 2))
@@ -88,5 +88,5 @@ def jung_error(eps: float, delta: float, beta: float, failure: float) -> float:
 
 
 def _checked_failure(beta: float, failure: float) -> tuple[float, float]:
-    failure = inputs.real('failure', failure, 0.0, 1.0, open_low=True, open_high=True)
-    return inputs.real('beta', beta, 0.0, failure, open_high=True), failure
+    failure = inputs.real('failure', failure, 0.0, 1.0, ends='()')
+    return inputs.real('beta', beta, 0.0, failure, ends='[)'), failure

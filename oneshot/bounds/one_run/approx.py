@@ -47,7 +47,7 @@ def approx_p_value(
         The p-value, at most 1.
     """
     m, k_plus, k_minus, v = _checked(m, k_plus, k_minus, v)
-    p = inputs.real('p, the probability of inclusion,', p, 0.0, 1.0, open_low=True, open_high=True)
+    p = inputs.real('p, the probability of inclusion,', p, 0.0, 1.0, ends='()')
     return _p_value(m, k_plus, k_minus, v, inputs.eps(eps), inputs.delta(delta), p)
 
 
@@ -66,7 +66,7 @@ def approx_eps_lower_bound(
     alone. Arguments and conditions as in `approx_p_value`.
     """
     m, k_plus, k_minus, v = _checked(m, k_plus, k_minus, v)
-    p = inputs.real('p, the probability of inclusion,', p, 0.0, 1.0, open_low=True, open_high=True)
+    p = inputs.real('p, the probability of inclusion,', p, 0.0, 1.0, ends='()')
     delta, confidence = inputs.delta(delta), inputs.confidence(confidence)
     return largest_rejected_eps(
         lambda eps: _p_value(m, k_plus, k_minus, v, eps, delta, p), 1.0 - confidence

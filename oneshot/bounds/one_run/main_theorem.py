@@ -38,7 +38,7 @@ def main_p_value(
         The p-value, at most 1.
     """
     m = inputs.count('m, the number of canaries,', m, 1)
-    v = inputs.real('v, the weight of the right guesses,', v, 0.0, math.inf, open_high=True)
+    v = inputs.real('v, the weight of the right guesses,', v, 0.0, math.inf, ends='[)')
     delta = inputs.delta(delta)
     beta, alpha, start = float(survival(np.array([v]))[0]), 0.0, 1
     # No term beyond i can exceed (1 − β) / i: stop once that is reached.

@@ -71,7 +71,9 @@ def svg() -> str:
         for place, (text, method) in enumerate(questions, 1):
             y, side = 10 + place * STEP, (1 if u > x else -1) * BOX / 2
             parts += [_box(x, y, text, question=True), _box(u, y, _method(method))]
-            parts.append(_arrow(f'M{x + side:g} {y + 25} H{u - side:g}', (x + u) / 2, y + 18, 'yes'))
+            parts.append(
+                _arrow(f'M{x + side:g} {y + 25} H{u - side:g}', (x + u) / 2, y + 18, 'yes')
+            )
             parts.append(_arrow(f'M{x:g} {y + HEIGHT} V{y + STEP - 2}', x + 14, y + 72, 'no'))
         parts.append(_box(x, 10 + 4 * STEP, _method(last)))
     return '\n'.join([*parts, '</svg>\n'])
@@ -85,13 +87,14 @@ def _method(name: str) -> tuple[str, str]:
 
 def _box(x: float, y: float, lines: tuple[str, str], question: bool = False, width: int = BOX):
     fill, stroke = ('#fff8e1', '#ffa000') if question else ('#e8f5e9', '#388e3c')
-    first = 'font-size="13"' if question else 'font-size="14" font-weight="bold"'
+    first, second = html.escape(lines[0]), html.escape(lines[1])
+    style = 'font-size="13"' if question else 'font-size="14" font-weight="bold"'
     return (
         f'<rect x="{x - width / 2:g}" y="{y:g}" width="{width}" height="{HEIGHT}" rx="6" '
         f'fill="{fill}" stroke="{stroke}"/>'
-        f'<text x="{x:g}" y="{y + 21:g}" text-anchor="middle" {first}>{html.escape(lines[0])}</text>'
+        f'<text x="{x:g}" y="{y + 21:g}" text-anchor="middle" {style}>{first}</text>'
         f'<text x="{x:g}" y="{y + 39:g}" text-anchor="middle" font-size="{13 if question else 11}">'
-        f'{html.escape(lines[1])}</text>'
+        f'{second}</text>'
     )
 
 

@@ -24,7 +24,7 @@ from oneshot.results.tally import Tally
 from oneshot.run import training
 from oneshot.scores import __main__ as bounds_command
 from tests import small
-from tests.docs.test_readme import DEFAULT_AUDIT, comparable
+from tests.docs.pages import DEFAULT_AUDIT, comparable
 
 ROOT = pathlib.Path(__file__).parents[2]
 
@@ -126,8 +126,8 @@ def test_the_same_seed_gives_the_same_bits(config, tmp_path):
     for name in scores:
         np.testing.assert_array_equal(scores[name], again[name])
         assert (scores[name] != others[name]).any()
-    assert (np.asarray(one.coins) == np.asarray(two.coins)).all()
-    assert (np.asarray(one.coins) != np.asarray(three.coins)).any()
+    assert (np.asarray(one.canaries.coins) == np.asarray(two.canaries.coins)).all()
+    assert (np.asarray(one.canaries.coins) != np.asarray(three.canaries.coins)).any()
     assert any(
         (np.asarray(a) != np.asarray(b)).any()
         for a, b in zip(jax.tree.leaves(state.params), jax.tree.leaves(other.params), strict=True)
@@ -137,7 +137,7 @@ def test_the_same_seed_gives_the_same_bits(config, tmp_path):
 def test_the_same_seed_gives_the_same_result(tmp_path, capsys):
     records = []
     for name in 'ab':
-        training.run(training.prepare(small.config(), tmp_path / name))
+        training.run(small.config(), tmp_path / name)
         record = json.loads((tmp_path / name / 'result.json').read_text())
         records.append({key: value for key, value in record.items() if key != 'seconds'})
     assert records[0] == records[1]
@@ -168,7 +168,7 @@ def test_residual_scores_follow_the_law_of_independent_scores():
     config = small.config(audit__m=1000, dp__noise_multiplier=1.5, seed=3)
     run = training.prepare(config)
     scores = training.collect_scores(run, training.train(run))['residual']
-    inside = np.asarray(run.coins)
+    inside = np.asarray(run.canaries.coins)
     steps, q = config.steps, config.dp.sampling_prob
     deviation = 1.5 * math.sqrt(steps)
     assert scipy.stats.kstest(scores[~inside] / deviation, 'norm').pvalue > 1e-9
@@ -191,8 +191,8 @@ def test_pairs(kind, tmp_path, capsys):
     changes = {'pairs': True, 'method': 'replacement', 'canaries': kind, 'attacks': attacks}
     config = small.config(**{f'audit__{key}': value for key, value in changes.items()})
     run = training.prepare(config, tmp_path)
-    assert int(np.sum(run.included)) == config.audit.m == run.coins.size
-    result = training.run(run)
+    assert int(np.sum(run.canaries.included)) == config.audit.m == run.canaries.coins.size
+    result = training.audit_run(run)
     assert result.method == 'replacement'
     assert result.m == config.audit.m
     assert 'pairs, one of each in by a fair coin' in ' '.join(capsys.readouterr().out.split())
@@ -202,7 +202,7 @@ def test_pairs(kind, tmp_path, capsys):
 
 def test_held_out_canaries_do_not_count_in_the_accuracy():
     run = training.prepare(small.config(digits_bb))
-    images = np.asarray(run.canaries.examples[0])
+    images = np.asarray(run.canaries.placed.examples[0])
     assert len(run.dataset.test.labels) == 1797 - 300 - 200
     for image in images[:20]:
         assert not (run.dataset.test.images == image).all(axis=(1, 2)).any()
@@ -210,7 +210,7 @@ def test_held_out_canaries_do_not_count_in_the_accuracy():
 
 def test_without_noise_nothing_is_proven_and_much_is_found(tmp_path, capsys):
     config = small.config(dp__noise_multiplier=0.0, dp__sampling_prob=0.6)
-    result = training.run(training.prepare(config, tmp_path))
+    result = training.run(config, tmp_path)
     assert math.isinf(result.eps_claimed)
     assert '∞ at δ = 1e-05: nothing is proven' in capsys.readouterr().out
     assert json.loads((tmp_path / 'result.json').read_text())['eps_ub'] == 'inf'
@@ -224,7 +224,7 @@ def test_without_noise_nothing_is_proven_and_much_is_found(tmp_path, capsys):
 def test_the_headline_may_be_any_method(method, tmp_path, capsys):
     changes = {'audit__method': method, 'audit__k_plus': None, 'audit__k_minus': None}
     config = small.config(**changes, dp__noise_multiplier=1.0)
-    result = training.run(training.prepare(config, tmp_path))
+    result = training.run(config, tmp_path)
     record = json.loads((tmp_path / 'result.json').read_text())
     assert (record['method'], record['eps_lb'], record['kind']) == (
         method,
@@ -239,7 +239,7 @@ def test_the_headline_may_be_any_method(method, tmp_path, capsys):
 
 def test_a_tiny_audit_has_a_report_too(tmp_path):
     config = small.config(audit__m=2, audit__k_plus=1, audit__k_minus=1)
-    training.run(training.prepare(config, tmp_path))
+    training.run(config, tmp_path)
     assert (tmp_path / 'report.html').exists()
 
 
@@ -265,8 +265,8 @@ def test_the_best_of_several_attacks_shares_the_confidence(tmp_path, capsys):
         'dp__noise_multiplier': 0.5,
     }
     run = training.prepare(small.config(digits_bb, **changes), tmp_path)
-    assert run.scores == ('loss', 'iterates', 'residual')
-    result = training.run(run)
+    assert run.spec.selection.names == ('loss', 'iterates', 'residual')
+    result = training.audit_run(run)
     record = json.loads((tmp_path / 'result.json').read_text())
     rows = [row for row in record['rows'] if row['method'] == 'one_run']
     assert [row['confidence'] for row in rows] == pytest.approx([1 - 0.05 / 3] * 3, rel=1e-12)
@@ -284,7 +284,7 @@ def test_the_best_of_several_attacks_shares_the_confidence(tmp_path, capsys):
 
 def test_evaluation_while_it_trains(tmp_path, capsys):
     changes = {'evaluate_every': 10, 'ema_decay': 0.9, 'views': 2}
-    training.run(training.prepare(small.config(**changes), tmp_path))
+    training.run(small.config(**changes), tmp_path)
     lines = [json.loads(line) for line in (tmp_path / 'metrics.jsonl').read_text().splitlines()]
     assert ['test_accuracy' in line for line in lines] == [True, True, False]
     assert all(0.0 <= line.get('test_accuracy', 0.0) <= 1.0 for line in lines)
@@ -318,10 +318,10 @@ def test_evaluation_while_it_trains(tmp_path, capsys):
 )
 def test_every_optimizer_fits_into_the_step(name):
     run = training.prepare(small.config(optimizer=name, learning_rate=0.01))
-    assert run.scores == ('gradient', 'residual', 'gradient_llr', 'residual_llr')
-    given = run.state, run.key, run.population, run.canaries, run.included
-    state, _ = jax.eval_shape(run.step, *given)
-    assert jax.tree.map(jnp.shape, state) == jax.tree.map(jnp.shape, run.state)
+    assert run.spec.selection.names == ('gradient', 'residual', 'gradient_llr', 'residual_llr')
+    given = run.arrays.state, run.arrays.key, *run.step_arguments
+    state, _ = jax.eval_shape(run.program.step, *given)
+    assert jax.tree.map(jnp.shape, state) == jax.tree.map(jnp.shape, run.arrays.state)
 
 
 def test_runs_of_one_shape_share_what_is_compiled():
@@ -340,23 +340,23 @@ def test_runs_of_one_shape_share_what_is_compiled():
         for name, shared in scores[0].items():
             np.testing.assert_allclose(shared, scores[1][name], rtol=1e-4, atol=1e-4)
     first, other = programs.values()
-    assert first.step is training.prepare(small.config(seed=7), programs=programs).step
+    assert first.step is training.prepare(small.config(seed=7), programs=programs).program.step
     assert other.step is not first.step
     chunk = training._chunk(first.step, config.chunk)
     for changes in ({'seed': 2}, {'dp__noise_multiplier': 3.0}):
         run = training.prepare(small.config(**changes), programs=programs)
         chunk(
-            jax.tree.map(jnp.copy, run.state),
+            jax.tree.map(jnp.copy, run.arrays.state),
             np.int32(10),
-            run.key,
-            run.population,
-            run.canaries,
-            run.included,
-            *run.scalars,
+            run.arrays.key,
+            run.arrays.population,
+            run.canaries.placed,
+            run.canaries.included,
+            *run.program.scalars,
         )
     assert chunk._cache_size() == 1
     without = small.config(dp__noise_multiplier=0.0)
-    assert training.prepare(without, programs=programs).scalars == ()  # a program of its own
+    assert training.prepare(without, programs=programs).program.scalars == ()  # a program of its own
 
 
 @pytest.fixture(scope='module')
@@ -379,14 +379,14 @@ def test_optimizers_are_scored_by_the_privatized_gradient(name, options, plain_r
     """Of Dirac canaries, Σ_t of g̃_t/B on a coordinate, whatever the optimizer makes of it."""
     changes = {'optimizer': name, 'optimizer_options': options, 'learning_rate': 0.01, 'steps': 5}
     run = training.prepare(small.config(**changes))
-    assert run.scores == ('gradient', 'residual', 'gradient_llr', 'residual_llr')
+    assert run.spec.selection.names == ('gradient', 'residual', 'gradient_llr', 'residual_llr')
     state = training.train(run)
     scores = training.collect_scores(run, state)
     # The residual has no other data in it, and is the same for every optimizer.
     np.testing.assert_allclose(scores['residual'], plain_residual, atol=1e-5)
     assert any(
         (a != b).any()
-        for a, b in zip(*map(jax.tree.leaves, (state.params, run.state.params)), strict=True)
+        for a, b in zip(*map(jax.tree.leaves, (state.params, run.arrays.state.params)), strict=True)
     )
     assert int(state.step) == 5
 

@@ -24,7 +24,7 @@ from configs import cifar_wb
 from experiments import csv_files
 from oneshot.run import training
 from oneshot.run.preparation import Run
-from oneshot.run.resumption import Keeper
+from oneshot.run.resumption import ResumableRun
 from tests import tiny_tfds
 
 RESULTS = pathlib.Path(__file__).parent / 'results'
@@ -49,24 +49,25 @@ def prepare(folder: pathlib.Path, quick: bool) -> Run:
 def measure(prepared: Run, pairs: int) -> list[csv_files.Row]:
     """Seconds of a block with a checkpoint at its start, and of one without, in turns."""
     rows, seconds = [], {}
-    with prepared.directory, Keeper(prepared) as keeper:
-        state = training.train(prepared, keeper.log, state=keeper.begin(), until=BLOCK)  # compiles
+    with prepared.workdir, ResumableRun(prepared) as resumable:
+        state = resumable.restore_or_start()
+        state = training.train(prepared, resumable.log, state=state, until=BLOCK)  # compiles
         for pair in track(range(pairs), 'measuring'):
             for saves in (False, True) if pair % 2 else (True, False):
                 first = int(state.step)
                 start = time.perf_counter()
                 if saves:
-                    keeper.save(first, state)
-                state = training.train(prepared, keeper.log, state=state, until=first + BLOCK)
+                    resumable.save(first, state)
+                state = training.train(prepared, resumable.log, state=state, until=first + BLOCK)
                 jax.block_until_ready(state)
                 if saves:
-                    keeper.wait()
+                    resumable.wait()
                 seconds[saves] = time.perf_counter() - start
             start = time.perf_counter()
-            keeper.save(int(state.step) + 1, state)  # under another name, or it would be there
-            keeper.wait()
+            resumable.save(int(state.step) + 1, state)  # under another name, or it would be there
+            resumable.wait()
             alone = time.perf_counter() - start
-            folder = prepared.directory.path / 'checkpoints'
+            folder = prepared.workdir.path / 'checkpoints'
             newest = max(folder.glob('[0-9]*'), key=lambda path: int(path.name))
             size = sum(path.stat().st_size for path in newest.rglob('*') if path.is_file())
             ratio = seconds[True] / seconds[False]

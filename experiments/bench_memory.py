@@ -39,10 +39,10 @@ def measure(steps: int, sampling_prob: float) -> dict[str, float]:
     config.steps, config.dp.sampling_prob = steps, sampling_prob
     config.dp.noise_multiplier = 1.0
     run = training.prepare(config)
-    chunk = dpsgd.make_chunk(run.step, config.chunk)
-    given = jnp.int32(steps), run.key, run.population, run.canaries, run.included
-    compiled = chunk.lower(run.state, *given).compile()
-    state, _ = jax.block_until_ready(compiled(run.state, *given))
+    chunk = dpsgd.make_chunk(run.program.step, config.chunk)
+    given = jnp.int32(steps), run.arrays.key, *run.step_arguments
+    compiled = chunk.lower(run.arrays.state, *given).compile()
+    state, _ = jax.block_until_ready(compiled(run.arrays.state, *given))
     pathlib.Path('/proc/self/clear_refs').write_text('5')  # forget the peak so far
     before = _status('VmRSS')
     for _ in range(config.chunk, steps, config.chunk):

@@ -33,7 +33,7 @@ from experiments import csv_files
 from experiments.csv_files import Row
 from experiments.default_audit import predict
 from oneshot.claims import accounting
-from oneshot.run import training
+from oneshot.run import outcome, training
 from oneshot.run.progress import Log
 
 RESULTS = pathlib.Path(__file__).parent / 'results'
@@ -72,19 +72,21 @@ def measure(eps: float, seed: int, canaries: int, data_dir: str | None, quick: b
     config.audit.k_plus = config.audit.k_minus = FIXED[eps]
     run = training.prepare(config)
     if not canaries:
-        run = run._replace(included=jnp.zeros_like(run.included))
+        nobody = jnp.zeros_like(run.canaries.included)
+        run = run._replace(canaries=run.canaries._replace(included=nobody))
     start = time.perf_counter()
     with Log(None, config.steps) as log:
-        state = training.train(run, log.write)
+        state = training.train(run, log.write, timed=log.time_chunk)
     accuracy = training.test_accuracy(run, state)
-    results = training.audit_all(run, training.collect_scores(run, state))
-    found = {name: results[name, 'one_run'].eps_lb for name in run.scores if canaries}
+    results = outcome.audit_all(run, training.collect_scores(run, state))
+    names = run.spec.selection.names if canaries else ()
+    found = {name: results[name, 'one_run'].eps_lb for name in names}
     return {
         'eps_ub': eps,
         'seed': seed,
         'canaries': canaries,
         'steps': config.steps,
-        'noise_multiplier': run.noise_multiplier,
+        'noise_multiplier': run.spec.noise_multiplier,
         'guesses': config.audit.k_plus + config.audit.k_minus,
         'residual': found.get('residual', np.nan),
         'iterates': found.get('iterates', np.nan),

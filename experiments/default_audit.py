@@ -22,7 +22,7 @@ from rich.table import Table
 from configs import digits_wb
 from oneshot import DPSGD, audit_scores
 from oneshot.plan import Scoring
-from oneshot.run import training
+from oneshot.run import outcome, training
 
 RESULTS = pathlib.Path(__file__).parent / 'results'
 SEEDS = 40
@@ -36,11 +36,11 @@ def one(seed: int) -> dict[str, float]:
     config.seed = seed
     run = training.prepare(config)
     state = training.train(run)
-    results = training.audit_all(run, training.collect_scores(run, state))
+    results = outcome.audit_all(run, training.collect_scores(run, state))
     return {
         'seed': seed,
-        'eps_ub': run.eps_ub,
-        'noise_multiplier': run.noise_multiplier,
+        'eps_ub': run.spec.eps_ub,
+        'noise_multiplier': run.spec.noise_multiplier,
         'test_accuracy': training.test_accuracy(run, state),
     } | {name: results[name, 'one_run'].eps_lb for name in SCORES}
 

@@ -27,7 +27,7 @@ from oneshot import dpsgd
 from oneshot.dpsgd import sampling
 from oneshot.run import training
 from oneshot.run.preparation import Run
-from oneshot.run.resumption import Keeper
+from oneshot.run.resumption import ResumableRun
 
 RESULTS = pathlib.Path(__file__).parent / 'results'
 NUMBERS = ('step', 'memory_mib', 'open_files')
@@ -48,29 +48,30 @@ def run(prepared: Run) -> tuple[dict[str, np.ndarray], list[csv_files.Row]]:
     rows = []
 
     def log(step: int, stats: dpsgd.Stats, accuracy: float | None) -> None:
-        keeper.log(step, stats, accuracy)
+        resumable.log(step, stats, accuracy)
         if step % 500 == 0:
             resident = int(pathlib.Path('/proc/self/statm').read_text().split()[1])
             memory = resident * os.sysconf('SC_PAGE_SIZE') / 2**20
             files = len(os.listdir('/proc/self/fd'))
             rows.append({'step': step, 'memory_mib': memory, 'open_files': files})
 
-    with prepared.directory, Keeper(prepared) as keeper:
-        state = training.train(prepared, log, state=keeper.begin(), keep=keeper.keep)
-        keeper.end(state)
+    with prepared.workdir, ResumableRun(prepared) as resumable:
+        state = resumable.restore_or_start()
+        state = training.train(prepared, log, state=state, keep=resumable.maybe_save)
+        resumable.finish(state)
     return training.collect_scores(prepared, state), rows
 
 
 def reference(prepared: Run) -> dict[str, np.ndarray]:
     """Algorithm dpsgd in float64, for a softmax of one layer, with the scores of every canary."""
-    config, included = prepared.config, np.asarray(prepared.included)
+    config, included = prepared.spec.config, np.asarray(prepared.canaries.included)
     c, q, sigma = config.dp.clip_norm, config.dp.sampling_prob, config.dp.noise_multiplier
     images, labels = prepared.dataset.train
     inputs = np.float64(images.reshape(len(labels), -1))
     batch = q * (len(labels) + included.size / 2)
-    bias, kernel = (np.float64(leaf) for leaf in jax.tree.leaves(prepared.state.params))
-    place = np.asarray(prepared.canaries.coordinates)
-    scores = {name: np.zeros(included.size) for name in prepared.scores}
+    bias, kernel = (np.float64(leaf) for leaf in jax.tree.leaves(prepared.arrays.state.params))
+    place = np.asarray(prepared.canaries.placed.coordinates)
+    scores = {name: np.zeros(included.size) for name in prepared.spec.selection.names}
 
     def log_ratio(along: np.ndarray) -> np.ndarray:
         exponent = (2.0 * c * along - c * c) / (2.0 * (sigma * c) ** 2)
@@ -99,21 +100,21 @@ def reference(prepared: Run) -> dict[str, np.ndarray]:
 
 def _randomness(prepared: Run, deviation: float) -> Any:
     """Who is drawn, of the data and of the canaries, and the noise, step by step."""
-    q, size = prepared.config.dp.sampling_prob, len(prepared.dataset.train.labels)
+    q, size = prepared.spec.config.dp.sampling_prob, len(prepared.dataset.train.labels)
 
     @jax.jit
     @jax.vmap
     def drawn(step: jax.Array) -> tuple[jax.Array, ...]:
-        keys = jax.random.split(jax.random.fold_in(prepared.key, step), 5)
-        noise = dpsgd.gaussian_noise(keys[2], prepared.state.params, deviation)
+        keys = jax.random.split(jax.random.fold_in(prepared.arrays.key, step), 5)
+        noise = dpsgd.gaussian_noise(keys[2], prepared.arrays.state.params, deviation)
         return (
             sampling.poisson(keys[0], q, jnp.ones(size, bool)),
-            sampling.poisson(keys[1], q, prepared.included),
+            sampling.poisson(keys[1], q, prepared.canaries.included),
             jnp.concatenate([leaf.reshape(-1) for leaf in jax.tree.leaves(noise)]),
         )
 
-    for first in range(0, prepared.config.steps, 1000):
-        steps = jnp.arange(first, min(first + 1000, prepared.config.steps))
+    for first in range(0, prepared.spec.config.steps, 1000):
+        steps = jnp.arange(first, min(first + 1000, prepared.spec.config.steps))
         yield from zip(*map(np.asarray, drawn(steps)), strict=True)
 
 

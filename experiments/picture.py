@@ -12,7 +12,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from configs import digits_wb
-from oneshot.run import training
+from oneshot.run import outcome, training
 
 RESULTS = pathlib.Path(__file__).parent / 'results'
 IN, OUT, CLAIM = 'tab:orange', 'tab:blue', 'tab:red'
@@ -26,10 +26,11 @@ METHODS = {
 
 def main() -> None:
     run = training.prepare(digits_wb.get_config())
+    eps_ub = run.spec.eps_ub
     state = training.train(run)
     found = training.collect_scores(run, state)
-    name, headline = training.best(run, results := training.audit_all(run, found))
-    scores, coins = found[name], np.asarray(run.coins)
+    name, headline = outcome.headline(run, results := outcome.audit_all(run, found))
+    scores, coins = found[name], np.asarray(run.canaries.coins)
 
     figure = Figure(figsize=(10, 3.4), layout='constrained')
     left, right = figure.subplots(1, 2, width_ratios=(3, 2))
@@ -60,10 +61,10 @@ def main() -> None:
         inside = {'va': 'center', 'color': 'white', 'fontsize': 8}
         right.text(0.1, place, assumed, **inside)
         right.text(value + 0.1, place, f'{value:.2f}', va='center', fontsize=9)
-    right.axvline(run.eps_ub, color=CLAIM, linestyle='--')
-    right.text(run.eps_ub - 0.1, 3.62, 'proven: ε_UB', color=CLAIM, ha='right', va='center')
+    right.axvline(eps_ub, color=CLAIM, linestyle='--')
+    right.text(eps_ub - 0.1, 3.62, 'proven: ε_UB', color=CLAIM, ha='right', va='center')
     right.set_yticks(places, METHODS)
-    right.set(xlabel=f'ε at δ = {headline.delta:g}', xlim=(0, run.eps_ub + 0.6), ylim=(-0.5, 3.9))
+    right.set(xlabel=f'ε at δ = {headline.delta:g}', xlim=(0, eps_ub + 0.6), ylim=(-0.5, 3.9))
     right.set_title('ε_LB with 95 % confidence, by method', loc='left', fontsize=10)
     for axes in (left, right):
         axes.spines[['top', 'right']].set_visible(False)

@@ -20,12 +20,12 @@ from experiments.csv_files import Row
 from experiments.figures import style, sweep
 from oneshot import audit_scores
 from oneshot.data import datasets
-from oneshot.plan.expected import Audit
-from oneshot.plan.search import best
-from oneshot.run import training
+from oneshot.plan.expected import AuditSetting
+from oneshot.plan.search import plan_guesses
+from oneshot.results.methods import METHODS
+from oneshot.run import Run, training
 from oneshot.run.preparation import Program
-from oneshot.run.selection import INDEPENDENT_METHODS
-from oneshot.run.selection import METHODS as REPORTED
+from oneshot.run.selection import REPORTED
 
 # The columns of a setting: all that a run depends on. `others` are the n − m examples that
 # are no canaries, as the paper counts n.
@@ -70,7 +70,7 @@ WHITE_BOX = tuple(
 BLACK_BOX = Audited(LOSS, rule='preset'), Audited(LOSS, rule='best_of_all')
 EVERY_METHOD = (
     *WHITE_BOX,
-    *(Audited(OURS, method) for method in (*REPORTED[1:], *INDEPENDENT_METHODS)),
+    *(Audited(OURS, method) for method in REPORTED[1:] if not METHODS[method].pairs),
 )
 
 
@@ -156,8 +156,8 @@ def measure(
     given = config(setting, full, data_dir)
     run, scores, accuracy = (_kept if full else _trained)(setting, given)
     about = {
-        'noise_multiplier': run.noise_multiplier,
-        'eps_ub': run.eps_ub,
+        'noise_multiplier': run.spec.noise_multiplier,
+        'eps_ub': run.spec.eps_ub,
         'test_accuracy': accuracy,
         'seconds': time.perf_counter() - start,
     }
@@ -175,27 +175,29 @@ def _kept(setting: Row, given: ml_collections.ConfigDict) -> tuple[Any, Any, flo
     folder = RUNS / '-'.join(f'{setting[name]}' for name in SETTING)
     run = training.prepare(given, folder)
     if not (folder / 'result.json').exists():
-        training.run(run)
+        training.audit_run(run)
     record = json.loads((folder / 'result.json').read_text())
     with np.load(folder / 'scores.npz') as scores:
         return run, dict(scores), record['test_accuracy']
 
 
-def _audit(run: training.Run, scores: Any, score: str, method: str, rule: str) -> Row:
-    m, delta = run.config.audit.m, run.config.dp.delta
-    known = run.mechanisms.get(score)
+def _audit(run: Run, scores: Any, score: str, method: str, rule: str) -> Row:
+    m, delta = run.spec.config.audit.m, run.spec.config.dp.delta
+    known = run.spec.mechanisms.get(score)
     with warnings.catch_warnings():
         if rule == 'best_of_all':  # which is what the figure shows
             warnings.filterwarnings('ignore', 'The best of all numbers of guesses')
         result = audit_scores(
             scores[score],
-            np.asarray(run.coins),
+            np.asarray(run.canaries.coins),
             delta=delta,
             method=method,
             guesses=rule,
             mechanism=known,
         )
-    plan = None if known is None or rule != 'planned' else Audit(known, m, delta, method=method)
+    plan = (
+        None if known is None or rule != 'planned' else AuditSetting(known, m, delta, method=method)
+    )
     return {
         'score': score,
         'method': method,
@@ -204,7 +206,7 @@ def _audit(run: training.Run, scores: Any, score: str, method: str, rule: str) -
         'guesses': result.guesses,
         'correct': result.correct,
         'eps_lb': result.eps_lb,
-        'predicted': math.nan if plan is None else best(plan).eps_lb,
+        'predicted': math.nan if plan is None else plan_guesses(plan).eps_lb,
     }
 
 

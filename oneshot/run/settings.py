@@ -46,8 +46,8 @@ def _whole(low: int, high: int = inputs.MOST) -> Check:
     return check
 
 
-def _number(*ends: float, **open_ends: bool) -> Check:
-    return lambda name, value: inputs.real(name, value, *ends, **open_ends)
+def _number(*interval: float, ends: str = '[]') -> Check:
+    return lambda name, value: inputs.real(name, value, *interval, ends=ends)
 
 
 def _one_of(*allowed: str) -> Check:
@@ -86,10 +86,10 @@ KEYS: dict[str, Check] = {
     'strategy': _one_of('auto', *STRATEGIES),
     'microbatch_size': _optional(_whole(1, 10**6)),
     'optimizer': _TEXT,
-    'learning_rate': _number(0.0, math.inf, open_high=True),
+    'learning_rate': _number(0.0, math.inf, ends='[)'),
     'optimizer_options': _kind(_MAPPINGS, 'a dict of options'),
     'views': _whole(0, 10**4),
-    'ema_decay': _optional(_number(0.0, 1.0, open_high=True)),
+    'ema_decay': _optional(_number(0.0, 1.0, ends='[)')),
     'evaluate_every': _whole(0),
     'checkpoint_every': _whole(0),
     'checkpoint_keep': _whole(1),
@@ -109,11 +109,11 @@ KEYS: dict[str, Check] = {
     'model.stride': _whole(1, 10**4),
     'model.conv': _one_of(*models.CONVS),
     'model.dtype': _one_of(*models.DTYPES),
-    'dp.eps': _optional(_number(0.0, 50.0, open_low=True)),  # as far as σ is calibrated
-    'dp.delta': _number(0.0, 1.0, open_high=True),
-    'dp.noise_multiplier': _optional(_number(0.0, math.inf, open_high=True)),
-    'dp.clip_norm': _number(0.0, math.inf, open_low=True),
-    'dp.sampling_prob': _number(0.0, 1.0, open_low=True),
+    'dp.eps': _optional(_number(0.0, 50.0, ends='(]')),  # as far as σ is calibrated
+    'dp.delta': _number(0.0, 1.0, ends='[)'),
+    'dp.noise_multiplier': _optional(_number(0.0, math.inf, ends='[)')),
+    'dp.clip_norm': _number(0.0, math.inf, ends='(]'),
+    'dp.sampling_prob': _number(0.0, 1.0, ends='(]'),
     'audit.canaries': _one_of('dirac', 'mislabeled', 'in_distribution'),
     'audit.pairs': _BOOL,
     'audit.attacks': _tuple_of(_one_of('white_box', 'black_box'), least=1),
@@ -125,7 +125,7 @@ KEYS: dict[str, Check] = {
     'audit.guesses': _one_of(*(name for name, rule in RULES.items() if rule.for_runs)),
     'audit.k_plus': _optional(_whole(0)),
     'audit.k_minus': _optional(_whole(0)),
-    'audit.confidence': _number(0.0, 1.0, open_low=True, open_high=True),
+    'audit.confidence': _number(0.0, 1.0, ends='()'),
 }
 
 
@@ -145,14 +145,14 @@ class Problems:
         """Returns what the function returns; if it raises a ValueError, adds that and returns None.
 
         Args:
-            keys: those that the function looks at. Where one of them is known to be wrong by
-                itself, the function is not called.
+            keys: those that the function looks at; `data` stands for all below it. Where one of
+                them is known to be wrong by itself, the function is not called.
             function: it may speak of the config, or of its own arguments. An argument that is
                 named like the last part of a key is replaced by the key, if the sentence begins
                 with it; else the keys are put before the sentence.
             *given: arguments.
         """
-        if self.keys.intersection(keys):
+        if any(bad == key or bad.startswith(f'{key}.') for bad in self.keys for key in keys):
             return None
         try:
             return function(*given)

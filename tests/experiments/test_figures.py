@@ -12,15 +12,15 @@ import numpy as np
 import pytest
 
 from experiments import csv_files, figures
-from experiments.figures import figure, page, style, training, v_p
+from experiments.figures import figure, page, style, training
 from experiments.figures.sweep import Sweep
 from experiments.figures.training import Change
 from oneshot.run import training as run_training
-from oneshot.run.preparation import check
+from oneshot.run.validation import check
 from tests import tiny_tfds
 
 NAMES = (*figures.PAPERS, *figures.BEYOND)
-FIGURES = {name: importlib.import_module(f'experiments.figures.{name}').FIGURE for name in NAMES}
+FIGURES = {name: figure.load(name) for name in NAMES}
 ROOT = pathlib.Path(__file__).parents[2]
 TRAINED = figures.PAPERS[3:9]
 
@@ -150,7 +150,7 @@ def test_a_setting_is_trained_and_audited(data_dir, monkeypatch):
         assert kinds == {'planned': 'bound', 'best_of_all': 'no guarantee'}
         assert all(np.isfinite(row['predicted']) == (row['rule'] == 'planned') for row in rows)
     (program,) = training._PROGRAMS.values()
-    assert training._chunk(program.step, 50)._cache_size() == 1
+    assert run_training._chunk(program.step, 50)._cache_size() == 1
     for one, two in zip(first, again, strict=True):
         np.testing.assert_equal(one | {'seconds': 0}, two | {'seconds': 0})
 
@@ -187,14 +187,14 @@ def test_runs_of_the_papers_size_are_kept(data_dir, tmp_path, monkeypatch):
     first = training.measure(_setting(), **options)
     (folder,) = tmp_path.iterdir()
     assert (folder / 'checkpoints').exists()
-    monkeypatch.setattr(run_training, 'run', None)
+    monkeypatch.setattr(run_training, 'audit_run', None)
     second = training.measure(_setting(), **options)
     assert [row['eps_lb'] for row in first] == [row['eps_lb'] for row in second]
 
 
 def test_without_the_data_set_a_sentence_says_so(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(figure, 'RESULTS', tmp_path)
-    assert figure.main(FIGURES['bb_diff_nm'], [f'--data_dir={tmp_path}/nowhere']) == 2
+    assert figure.main('bb_diff_nm', [f'--data_dir={tmp_path}/nowhere']) == 2
     assert 'bb_diff_nm: cifar10 is not prepared at' in capsys.readouterr().err
 
 
@@ -302,7 +302,7 @@ def _sweep_that_waits(folder):
 
 def test_a_figure_says_what_it_compares_with(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(figure, 'RESULTS', tmp_path)
-    assert figure.main(v_p.FIGURE, []) == 0
+    assert figure.main('v_p', []) == 0
     said = capsys.readouterr().out
     assert '0.553 for 75 right guesses' in said
     assert 'p = 0.5535 at v = 75' in said

@@ -1,5 +1,6 @@
 import json
 import os
+import pathlib
 import subprocess
 import sys
 
@@ -7,16 +8,18 @@ import numpy as np
 import pytest
 
 from oneshot import files
-from oneshot.keep.workdir import Workdir
+from oneshot.run.settings import open_workdir
 from tests import small
+
+ROOT = pathlib.Path(__file__).parents[2]
 
 
 def test_another_config_is_refused_with_the_keys_that_differ(tmp_path):
-    with Workdir(tmp_path, small.config()):
+    with open_workdir(tmp_path, small.config()):
         pass
     other = small.config(seed=1, dp__clip_norm=2.0, model__hidden=(8, 8))
     with pytest.raises(ValueError, match='belongs to another config') as error:
-        Workdir(tmp_path, other)
+        open_workdir(tmp_path, other)
     assert str(error.value) == (
         f'{tmp_path} belongs to another config, which differs in config.dp.clip_norm (1.0 there, '
         '2.0 here), config.model.hidden ([16] there, [8, 8] here), config.seed (0 there, 1 here). '
@@ -25,9 +28,9 @@ def test_another_config_is_refused_with_the_keys_that_differ(tmp_path):
 
 
 def test_what_does_not_change_the_result_may_differ(tmp_path):
-    with Workdir(tmp_path, small.config()):
+    with open_workdir(tmp_path, small.config()):
         pass
-    with Workdir(tmp_path, small.config(checkpoint_every=7, checkpoint_keep=9, data_dir='/x')):
+    with open_workdir(tmp_path, small.config(checkpoint_every=7, checkpoint_keep=9, data_dir='/x')):
         pass
     assert json.loads((tmp_path / 'config.json').read_text())['checkpoint_every'] == 7
 
@@ -36,28 +39,27 @@ def test_what_does_not_change_the_result_may_differ(tmp_path):
 def test_a_config_that_cannot_be_read(tmp_path, content):
     (tmp_path / 'config.json').write_bytes(content)
     with pytest.raises(ValueError, match=r'config|differs'):
-        Workdir(tmp_path, small.config())
+        open_workdir(tmp_path, small.config())
 
 
 def test_a_run_without_its_config_is_not_taken_over(tmp_path):
     (tmp_path / 'result.json').write_text('{}')
     with pytest.raises(ValueError, match=r'has a run in it without its config.json'):
-        Workdir(tmp_path, small.config())
+        open_workdir(tmp_path, small.config())
 
 
 def test_two_runs_do_not_share_a_workdir(tmp_path):
     holds = (
         'import sys; sys.path.insert(0, ".")\n'
-        'from oneshot.keep.workdir import Workdir; from tests import small\n'
-        f'with Workdir({str(tmp_path)!r}, small.config()):\n'
+        'from oneshot.run.settings import open_workdir; from tests import small\n'
+        f'with open_workdir({str(tmp_path)!r}, small.config()):\n'
         '    print("in", flush=True); sys.stdin.read()'
     )
-    root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     other = subprocess.Popen(
-        [sys.executable, '-c', holds], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=root
+        [sys.executable, '-c', holds], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT
     )
     assert other.stdout.readline() == b'in\n'
-    ours = Workdir(tmp_path, small.config())
+    ours = open_workdir(tmp_path, small.config())
     with pytest.raises(ValueError, match=f'in use by another run, process {other.pid};'), ours:
         pass
     other.kill()  # a lock of a process that is gone is gone
@@ -67,13 +69,13 @@ def test_two_runs_do_not_share_a_workdir(tmp_path):
 
 
 def test_overwrite_deletes_what_a_run_left_and_nothing_else(tmp_path):
-    with Workdir(tmp_path, small.config()):
+    with open_workdir(tmp_path, small.config()):
         pass
     for name in ('result.json', 'metrics.jsonl', 'scores_until_3.npz', 'mine.txt'):
         (tmp_path / name).write_text('')
     for name in ('checkpoints', 'events', 'plots', 'my_folder'):
         (tmp_path / name / 'inner').mkdir(parents=True)
-    with Workdir(tmp_path, small.config(seed=1), overwrite=True) as directory:
+    with open_workdir(tmp_path, small.config(seed=1), overwrite=True) as directory:
         assert not directory.finished
         left = {path.name for path in tmp_path.iterdir()}
     assert left == {'config.json', '.lock', 'mine.txt', 'my_folder'}
@@ -109,16 +111,16 @@ def test_a_folder_that_may_not_be_written_to(tmp_path):
     tmp_path.chmod(0o555)
     try:
         with pytest.raises(PermissionError, match='may not be written to'):
-            Workdir(tmp_path, small.config())
+            open_workdir(tmp_path, small.config())
     finally:
         tmp_path.chmod(0o755)
     (tmp_path / 'file').write_text('')
     with pytest.raises(OSError, match='File exists'):
-        Workdir(tmp_path / 'file', small.config())
+        open_workdir(tmp_path / 'file', small.config())
 
 
 def test_room_is_looked_for_and_set_aside(tmp_path):
-    with Workdir(tmp_path, small.config()) as directory:
+    with open_workdir(tmp_path, small.config()) as directory:
         directory.reserve(2**20, 2**20)
         assert (tmp_path / '.reserve').stat().st_size == 2**20
         assert (tmp_path / '.reserve').stat().st_blocks * 512 >= 2**20  # it is really there

@@ -48,19 +48,19 @@ def test_the_full_size_step_compiles(data_dir):
     config = cifar_wb.get_config()
     config.data_dir, config.data.n, config.dp.noise_multiplier = data_dir, 600, 2.3
     run = training.prepare(config)
-    assert run.clipping.strategy == 'ghost'
+    assert run.spec.clipping.strategy == 'ghost'
     population = (
         jax.ShapeDtypeStruct((50_000, 32, 32, 3), jnp.uint8),
         jax.ShapeDtypeStruct((50_000,), jnp.int32),
     )
-    given = run.state, run.key, population, run.canaries, run.included
-    out, _ = jax.eval_shape(run.step, *given)
+    given = run.arrays.state, run.arrays.key, population, run.canaries.placed, run.canaries.included
+    out, _ = jax.eval_shape(run.program.step, *given)
     assert jax.tree.map(lambda x: (x.shape, x.dtype), out) == jax.tree.map(
-        lambda x: (x.shape, x.dtype), run.state
+        lambda x: (x.shape, x.dtype), run.arrays.state
     )
-    lowered = jax.jit(run.step).lower(*given).as_text()
+    lowered = jax.jit(run.program.step).lower(*given).as_text()
     assert 'tensor<50000x32x32x3xui8>' in lowered
-    assert f'tensor<{run.clipping.microbatch_size}x16x32x32x3xui8>' in lowered  # K = 16
+    assert f'tensor<{run.spec.clipping.microbatch_size}x16x32x32x3xui8>' in lowered  # K = 16
 
 
 def test_arguments_of_the_black_box_config():
@@ -93,7 +93,7 @@ def test_likelihood_ratios_know_what_the_run_is(data_dir):
     config.data_dir, config.steps, config.audit.m = data_dir, 1, 400
     config.dp.noise_multiplier, config.dp.clip_norm, config.dp.sampling_prob = 1.3, 0.7, 0.2
     run = training.prepare(config)
-    assert run.scores == ('iterates', 'residual', 'iterates_llr', 'residual_llr')
+    assert run.spec.selection.names == ('iterates', 'residual', 'iterates_llr', 'residual_llr')
     scores = training.collect_scores(run, training.train(run))
     batch = 0.2 * (500 + 400 / 2)
     for name, unit in (('residual', 1.0), ('iterates', batch / config.learning_rate)):
@@ -120,8 +120,8 @@ def test_without_noise_there_is_no_likelihood(data_dir):
     config = cifar_wb.get_config('smoke')
     config.data_dir, config.dp.noise_multiplier = data_dir, 0.0
     run = training.prepare(config)
-    assert run.scores == ('iterates', 'residual')
-    assert (config.audit.headline, run.headline) == ('residual_llr', 'residual')
+    assert run.spec.selection.names == ('iterates', 'residual')
+    assert (config.audit.headline, run.spec.selection.headline) == ('residual_llr', 'residual')
     config.audit.scores, config.dp.noise_multiplier = ('dot',), 1.0
     message = 'config.audit.headline must be one of iterates, residual, best, but'
     with pytest.raises(ValueError, match=message):

@@ -104,7 +104,7 @@ DEPENDS = {
     'optimizer': BAD['optimizer'],
     'optimizer_options': BAD['optimizer_options'],
 }
-KEYS = list(settings.flat(digits_wb.get_config()))
+KEYS = list(settings.flatten(digits_wb.get_config()))
 
 
 def _overrides(rng):

@@ -15,7 +15,7 @@ import pytest
 
 from experiments import crash
 from oneshot.keep import processes
-from oneshot.run import settings, training
+from oneshot.run import outcome, settings, training
 from tests import small
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -89,10 +89,10 @@ def two(tmp_path_factory):
         'config = command_line.read("configs/digits_wb.py", command_line.split(sys.argv[2:])[1])\n'
         'prepared = training.prepare(config, sys.argv[1])\n'
         'print("part:", len(prepared.dataset.train.labels))\n'
-        'training.run(prepared)\n'
+        'training.audit_run(prepared)\n'
         'config.model.name, config.model.widths = "cnn", ((8,), (16,))\n'
         'config.steps = 50\n'
-        'training.run(training.prepare(config, sys.argv[1].replace("mlp", "cnn")))\n'
+        'training.run(config, sys.argv[1].replace("mlp", "cnn"))\n'
     )
     said = _end(_start([sys.executable, '-c', code, str(folder), *FLAGS], 2, 2))
     return folder, said
@@ -104,11 +104,11 @@ def _check(folder, alone, *, devices, count):
     record = json.loads((folder / 'result.json').read_text())
     assert (len(record['devices']), record['processes']) == (devices, count)
     assert record['n'] == 301
-    results = training.audit_all(prepared, scores)
-    assert record['eps_lb'] == training.best(prepared, results)[1].eps_lb
+    results = outcome.audit_all(prepared, scores)
+    assert record['eps_lb'] == outcome.headline(prepared, results)[1].eps_lb
     assert record['test_accuracy'] == training.test_accuracy(prepared, state)
     with np.load(folder / 'coins.npz') as file:
-        np.testing.assert_array_equal(file['included'], prepared.coins)
+        np.testing.assert_array_equal(file['included'], prepared.canaries.coins)
     with np.load(folder / 'scores.npz') as file:
         for name, values in scores.items():
             assert np.max(np.abs(values - file[name])) < 1e-5 * np.max(np.abs(values)), name
@@ -192,10 +192,10 @@ def test_what_is_wrong_is_said_by_all_of_them(tmp_path):
 @pytest.mark.parametrize(
     ('given', 'env', 'sentence'),
     [
-        ((None, 2, 0), {}, 'config.processes.address must be given'),
+        ((None, 2, 0), {}, 'address must be given'),
         (('localhost:1', 2, None), {}, "must be given together .* 'localhost:1', 2 and None"),
         (('localhost', 2, 1), {}, "must be HOST:PORT, but 'localhost' was given"),
-        (('localhost:1', 2, 2), {}, 'id must be below config.processes.number, but 2 and 2'),
+        (('localhost:1', 2, 2), {}, 'id must be below number, but 2 and 2'),
         ((None, None, None), {'JAX_NUM_PROCESSES': 'two'}, "must be a number, but is 'two'"),
         ((None, None, None), {'JAX_COORDINATOR_ADDRESS': 'localhost:1'}, 'given together'),
     ],
@@ -223,10 +223,10 @@ def test_one_process_is_left_alone(given, env, monkeypatch):
         monkeypatch.setenv(name, value)
     processes.start(*given)
     assert not jax.distributed.is_initialized()
-    assert processes.lead(lambda: 7) == 7
-    assert processes.agree(3, 0) == (3, 0)
+    assert processes.on_first(lambda: 7) == 7
+    assert processes.all_max(3, 0) == (3, 0)
 
 
 def test_how_many_processes_there_are_is_not_of_the_result():
     keys = {key for key in settings.KEYS if key.startswith(('mesh.', 'processes.'))}
-    assert keys < set(settings.NOT_OF_THE_RESULT)
+    assert keys < set(settings.RESUMABLE_KEYS)

@@ -18,10 +18,11 @@ import pytest
 from configs import digits_bb
 from experiments import crash
 from oneshot.keep.checkpoints import Checkpoints
+from oneshot.keep.stopping import Diverged, Stopped
 from oneshot.keep.workdir import Workdir
-from oneshot.run import training
+from oneshot.report import provenance
+from oneshot.run import settings, training
 from oneshot.run.progress import Log
-from oneshot.run.resumption import Diverged, Stopped
 from tests import small
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -44,7 +45,7 @@ def _config(**changes):
 def whole(tmp_path_factory):
     """A run that was never stopped."""
     folder = tmp_path_factory.mktemp('whole')
-    training.run(training.prepare(_config(), folder))
+    training.run(_config(), folder)
     return folder
 
 
@@ -69,18 +70,18 @@ def test_told_to_stop_and_told_to_go_on(number, whole, tmp_path, monkeypatch, ca
         with pytest.raises(
             Stopped, match=r'after step 10 of 40.*the same command goes on'
         ) as stopped:
-            training.run(training.prepare(_config(checkpoint_every=15), tmp_path))
+            training.run(_config(checkpoint_every=15), tmp_path)
     assert stopped.value.received == number
     assert signal.getsignal(number) == before
     with monkeypatch.context() as patched:
         _signal_at(patched, number, {30})
         with pytest.raises(Stopped, match='after step 30 of 40'):
-            training.run(training.prepare(_config(), tmp_path))
+            training.run(_config(), tmp_path)
     told = capfd.readouterr()
     assert 'Going on after step 10 of 40.' in told.out
     assert 'stops after this chunk' in told.err
     assert not (tmp_path / 'result.json').exists()
-    training.run(training.prepare(_config(), tmp_path))
+    training.run(_config(), tmp_path)
     assert 'Going on after step 30 of 40.' in capfd.readouterr().out
     assert crash.differences(whole, tmp_path) == []
 
@@ -88,21 +89,21 @@ def test_told_to_stop_and_told_to_go_on(number, whole, tmp_path, monkeypatch, ca
 def test_a_finished_run_is_not_trained_again(whole, tmp_path, capsys):
     """From Python it ends at once, with the same; the command shows it (test_train.py)."""
     folder = shutil.copytree(whole, tmp_path / 'again')
-    training.run(training.prepare(_config(), folder))
+    training.run(_config(), folder)
     assert 'Going on after step 40 of 40.' in capsys.readouterr().out
     assert crash.differences(whole, folder) == []
 
 
 def test_a_finished_run_is_shown_again(whole, tmp_path, capsys):
     folder = shutil.copytree(whole, tmp_path / 'again')
-    directory = Workdir(folder, _config())
+    directory = settings.open_workdir(folder, _config())
     assert directory.finished
     record = json.loads((folder / 'result.json').read_text())
-    assert training.show_again(directory).eps_lb == record['eps_lb']
+    assert training.reprint(directory).eps_lb == record['eps_lb']
     assert 'has this result already; --overwrite starts anew.' in capsys.readouterr().out
     (folder / 'result.json').write_text('{"eps_lb": 3')
     with pytest.raises(ValueError, match=r'result.json cannot be read .* --overwrite starts anew'):
-        training.show_again(directory)
+        training.reprint(directory)
 
 
 def test_a_broken_checkpoint_costs_its_steps_and_no_more(whole, tmp_path):
@@ -113,7 +114,7 @@ def test_a_broken_checkpoint_costs_its_steps_and_no_more(whole, tmp_path):
     (folder / 'result.json').unlink()
     run = training.prepare(_config(), folder)
     with pytest.warns(UserWarning, match=r'step 40 is broken .* the one of step 30 takes'):
-        training.run(run)
+        training.audit_run(run)
     assert crash.differences(whole, folder) == []
     assert (folder / 'checkpoints' / '40.broken').is_dir()
 
@@ -123,7 +124,7 @@ def test_other_data_is_noticed(whole, tmp_path, monkeypatch):
     run = training.prepare(_config(), folder)
     run.dataset.train.images[0, 0, 0] += 0.5
     with pytest.raises(ValueError, match='are of other data or another key'):
-        training.run(run)
+        training.audit_run(run)
 
 
 @pytest.mark.parametrize('content', ['other', 'cut', 'gone'])
@@ -141,20 +142,20 @@ def test_other_coins_are_noticed(content, whole, tmp_path):
         path.unlink()
     before = sorted(folder.rglob('*'))
     with pytest.raises(ValueError, match=r'another game|cannot be read') as error:
-        training.run(training.prepare(_config(), folder))
+        training.run(_config(), folder)
     assert str(error.value).endswith('--overwrite starts anew.')
     assert sorted(folder.rglob('*')) == before
 
 
 def test_other_code_gets_a_warning(whole, tmp_path, monkeypatch):
     folder = shutil.copytree(whole, tmp_path / 'code')
-    then = training.report.provenance()
+    then = provenance.provenance()
     now = {'git': 'abc', 'versions': then['versions'] | {'jax': '99.0'}}
-    monkeypatch.setattr(training.report, 'provenance', lambda: now)
+    monkeypatch.setattr(provenance, 'provenance', lambda: now)
     run = training.prepare(_config(), folder)
     made = f'commit {then["git"]}, jax {then["versions"]["jax"]}, which is not what goes on here'
     with pytest.warns(UserWarning, match=made):
-        training.run(run)
+        training.audit_run(run)
 
 
 def test_divergence_keeps_what_was_before_it(tmp_path):
@@ -162,7 +163,7 @@ def test_divergence_keeps_what_was_before_it(tmp_path):
     huge = small.config(learning_rate=3e37, chunk=4, checkpoint_every=4)
     run = training.prepare(huge, tmp_path)
     with pytest.raises(Diverged, match='is not finite: the run diverged') as error:
-        training.run(run)
+        training.audit_run(run)
     last = error.value.step - 1
     message = str(error.value)
     assert f'At step {last + 1} of 25,' in message
@@ -172,7 +173,7 @@ def test_divergence_keeps_what_was_before_it(tmp_path):
     # What is kept is what a run of so many steps has.
     until = training.train(run, until=last)
     with Checkpoints(tmp_path / 'checkpoints', 3) as kept:
-        found = kept.newest((run.state, run.key))
+        found = kept.newest((run.arrays.state, run.arrays.key))
     assert found.step == last
     for a, b in zip(jax.tree.leaves(found.state[0]), jax.tree.leaves(until), strict=True):
         np.testing.assert_array_equal(a, b)
@@ -181,27 +182,27 @@ def test_divergence_keeps_what_was_before_it(tmp_path):
         np.testing.assert_array_equal(scores[name], values)
         assert np.isfinite(values).all()
     with pytest.raises(Diverged, match=f'At step {last + 1} of 25'):  # and again, the same
-        training.run(training.prepare(huge, tmp_path))
+        training.run(huge, tmp_path)
 
 
 def test_a_result_that_cannot_be_written_can_be_written_later(whole, tmp_path, monkeypatch):
     """The disk is full when the training is done: the second time it is not."""
     with monkeypatch.context() as patched:
 
-        def full(path, record):
+        def full(self, record):
             raise OSError(28, 'No space left on device')
 
-        patched.setattr(training.report, 'write_result', full)
+        patched.setattr(Workdir, 'write_result', full)
         with pytest.raises(OSError, match=r'The result cannot be written .*No space left'):
-            training.run(training.prepare(_config(), tmp_path))
+            training.run(_config(), tmp_path)
     assert not (tmp_path / 'result.json').exists()
-    training.run(training.prepare(_config(), tmp_path))
+    training.run(_config(), tmp_path)
     assert crash.differences(whole, tmp_path) == []
 
 
 def test_without_a_workdir_divergence_is_told_too():
     with pytest.raises(Diverged, match='is not finite'):
-        training.run(training.prepare(small.config(learning_rate=3e37)))
+        training.run(small.config(learning_rate=3e37))
 
 
 def test_the_coins_are_in_their_own_file_alone(tmp_path, monkeypatch, capfd):
@@ -210,8 +211,8 @@ def test_the_coins_are_in_their_own_file_alone(tmp_path, monkeypatch, capfd):
         _signal_at(patched, signal.SIGTERM, {20})
         run = training.prepare(_config(), tmp_path)
         with pytest.raises(Stopped):
-            training.run(run)
-    coins = np.asarray(run.coins)
+            training.audit_run(run)
+    coins = np.asarray(run.canaries.coins)
     with np.load(tmp_path / 'coins.npz') as file:
         np.testing.assert_array_equal(file['included'], coins)
     assert (tmp_path / 'coins.npz').stat().st_mode & 0o777 == 0o600
@@ -233,7 +234,7 @@ def test_the_coins_are_in_their_own_file_alone(tmp_path, monkeypatch, capfd):
             assert form not in content
     # Checkpoints are compressed: look at the arrays themselves.
     with Checkpoints(tmp_path / 'checkpoints', 3) as kept:
-        state = kept.newest((run.state, run.key)).state[0]
+        state = kept.newest((run.arrays.state, run.arrays.key)).state[0]
     for leaf in jax.tree.leaves(state):
         assert np.asarray(leaf).dtype != bool
         assert len(np.unique(leaf)) != 2
@@ -250,8 +251,8 @@ def test_coins_are_drawn_from_a_key_of_their_own():
     used = [jax.random.key_data(jax.random.fold_in(seed, i)).tolist() for i in range(4)]
     assert len({tuple(one) for one in used}) == 4
     key = jax.random.fold_in(seed, 2)
-    np.testing.assert_array_equal(run.coins, jax.random.bernoulli(key, 0.5, (200,)))
-    assert jax.random.key_data(run.key).tolist() == used[3]
+    np.testing.assert_array_equal(run.canaries.coins, jax.random.bernoulli(key, 0.5, (200,)))
+    assert jax.random.key_data(run.arrays.key).tolist() == used[3]
 
 
 @contextlib.contextmanager

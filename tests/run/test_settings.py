@@ -7,7 +7,8 @@ import pytest
 
 from configs import digits_bb
 from oneshot.run import settings
-from oneshot.run.preparation import check
+from oneshot.run.validation import check
+from oneshot.run.preparation import prepare
 from tests import small
 
 
@@ -18,7 +19,7 @@ def _said(**changes):
 
 
 def test_every_key_is_known_and_every_known_key_is_there():
-    assert settings.flat(small.config()).keys() == settings.KEYS.keys()
+    assert settings.flatten(small.config()).keys() == settings.KEYS.keys()
     check(small.config())
 
 
@@ -155,9 +156,3 @@ def test_canaries_that_are_examples_are_held_out():
         ValueError, match=r'held-out examples used as canaries, must be .* 1 to 1496'
     ):
         check(config)
-
-
-def test_a_large_delta_gets_a_warning():
-    with pytest.warns(UserWarning, match=r'config.dp.delta = 0.01 is larger than 1/n = 0.0025'):
-        check(small.config(dp__delta=0.01))  # 300 examples and, in the mean, 100 canaries
-    check(small.config(dp__delta=0.0024))

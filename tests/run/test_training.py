@@ -356,7 +356,9 @@ def test_runs_of_one_shape_share_what_is_compiled():
         )
     assert chunk._cache_size() == 1
     without = small.config(dp__noise_multiplier=0.0)
-    assert training.prepare(without, programs=programs).program.scalars == ()  # a program of its own
+    assert (
+        training.prepare(without, programs=programs).program.scalars == ()
+    )  # a program of its own
 
 
 @pytest.fixture(scope='module')

@@ -73,11 +73,10 @@ def test_names_of_the_code_exist(page):
     for span in spans:
         if match := re.match(rf'(oneshot(?:\.\w+)+|{short}(?:\.\w+)+)(?:\(|$)', span):
             name = match[1]
-            if name.endswith(('.py', '.json')) or name in settings.KEYS:
+            if name.endswith(('.py', '.json', '.npz')) or name in settings.KEYS:
                 continue
-            name = name.replace('guess.', 'oneshot.guess.') if name.startswith('guess.') else name
-            name = f'oneshot.audit.{name}' if name.startswith('canaries.') else name
-            _resolve(name if name.startswith('oneshot.') else f'oneshot.{name}')
+            home = 'audit.' if name.startswith('canaries.') else ''
+            _resolve(f'oneshot.{home}{name.removeprefix("oneshot.")}')
 
 
 def _resolve(name):

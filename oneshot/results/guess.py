@@ -55,9 +55,9 @@ NAMED_RULES = tuple(name for name, rule in RULES.items() if rule.named)
 def top_k(scores: ArrayLike, k_plus: int, k_minus: int) -> np.ndarray:
     """Guesses +1 for the k_plus largest scores and −1 for the k_minus smallest.
 
-    The last step of Algorithm generic-audit. Equal scores are ordered by a fixed
-    pseudo-random permutation of the positions: if they were taken in order, a
-    file that lists the included canaries first would be guessed right for free.
+    The last step of Algorithm generic-audit. Equal scores are ordered by a fixed pseudo-random
+    permutation of the positions: if they were taken in order, a file that lists the included
+    canaries first would be guessed right for free.
 
     Args:
         scores: m scores, the higher the more likely included.
@@ -88,9 +88,9 @@ def order(scores: np.ndarray) -> np.ndarray:
 def preset(m: int) -> tuple[int, int]:
     """(k_plus, k_minus) from the number of canaries alone: m^0.65 guesses, half each way.
 
-    Few guesses are surer, many have the smaller sampling error. On Gaussian
-    scores with ε from 1 to 8 the expected bound is within 10 % of that of the best
-    number from m = 5,000 on. Where the mechanism is known, a plan does better.
+    Few guesses are surer, many have the smaller sampling error. On Gaussian scores with ε from 1 to
+    8 the expected bound is within 10 % of that of the best number from m = 5,000 on. Where the
+    mechanism is known, a plan does better.
     """
     m = inputs.count('m, the number of canaries,', m, 1)
     half = min(m // 2, math.ceil(m**0.65 / 2.0))
@@ -199,6 +199,9 @@ class Grid:
             for power in np.arange(number) - (number - 1) / 2
         }
         return cls(tuple((half, half) for half in sorted(halves)))
+
+
+RuleClass = Threshold | Beyond | Ranked | Split | Grid
 
 
 def counts_for_best_of_all(m: int) -> list[tuple[int, int]]:

@@ -1,8 +1,7 @@
 """Algorithm generic-audit: any algorithm with canaries in or out, audited in one run.
 
-For algorithms that are not DP-SGD: `train` is any function of who is in, `score` any
-function of what it returned and one canary. For DP-SGD in JAX, `oneshot.run` does all
-of it in the pass of training.
+`train` is any function of who is in, `score` any function of what it returned and one canary. For
+DP-SGD in JAX, `oneshot.run` does all of it in the pass of training.
 """
 
 import contextlib
@@ -40,15 +39,13 @@ def sample(
     """One run of Algorithm generic-audit up to the scores: flip, train once, score everyone.
 
     Args:
-        train: takes m bools, who is in, and returns the model, of any type. It is called
-            once, with a copy of the coins.
-        score: takes the model and one canary and returns one finite number, the higher the
-            more likely included. It is called for each canary, in or out, in their order,
-            and is not told which.
+        train: takes m bools, who is in, and returns the model, of any type. It is called once, with
+            a copy of the coins.
+        score: takes the model and one canary and returns one finite number, the higher the more
+            likely included. It is called for each canary, in or out, in their order.
         canaries: m examples, by position: a list, a tuple, an array of rows.
-        rng: flips the coins, before anything else is drawn from it. `train` may draw from
-            it as well, but not from another generator of the same seed, whose noise would
-            know the coins.
+        rng: flips the coins, before anything else is drawn from it. `train` may draw from it as
+            well, but not from another generator of the same seed, whose noise would know the coins.
         progress: whether to show on stderr how far it is.
 
     Returns:
@@ -85,42 +82,51 @@ def audit_algorithm(
 ) -> AuditResult:
     """Lower bound on ε of any algorithm, from one run of it (Algorithm generic-audit).
 
-    Guarantee: if adding or removing one canary is (ε, δ)-DP in the model that `train`
-    returns, and what the method assumes beyond that holds, then `eps_lb` ≤ ε with
-    probability at least `confidence`, unless the result's `kind` says that it is no bound.
+    Guarantee: if adding or removing one canary is (ε, δ)-DP in the model that `train` returns, and
+    what the method assumes beyond that holds, then `eps_lb` ≤ ε with probability at least
+    `confidence`, unless the result's `kind` says that it is no bound.
 
-    What is bounded is the ε of the function from coins to all that `score` can see. It is
-    that of the algorithm if
+    What is bounded is the ε of the function from coins to all that `score` can see. It is that of
+    the algorithm if
 
     - `train` uses the coins for nothing but who is in: it trains on the data and the included
       canaries as it would on any data set, and does not look at those that are out.
     - `score` sees the coins through the model alone. What else `train` leaves for it, in a
-      global, a file or a changed canary, counts as released, and the bound may be above the
-      ε of the model.
+      global, a file or a changed canary, counts as released.
     - the coins are independent of all else: of the canaries, of the noise of `train`, and of
-      `method` and `guesses`, which are chosen before any coin is seen. Canaries may be alike
-      or depend on each other.
+      `method` and `guesses`, which are chosen before any coin is seen.
     - every run counts. The best of several has no guarantee; all of them do (`oneshot.pool`).
 
-    A weak score or weak canaries make the bound small, never wrong.
+    A weak score or weak canaries make the bound small, never wrong. Canaries may be alike.
+
+    >>> import numpy as np
+    >>> import oneshot
+    >>> def train(included):  # it claims ε = 1, and releases who is in
+    ...     return set(np.flatnonzero(included).tolist())
+    >>> result = oneshot.audit_algorithm(
+    ...     train,
+    ...     score=lambda model, canary: float(canary in model),
+    ...     canaries=range(500),
+    ...     rng=np.random.default_rng(0),
+    ...     delta=1e-5,
+    ...     eps_claimed=1.0,
+    ... )
+    >>> round(result.eps_lb, 2), result.violated
+    (2.92, True)
 
     Args:
         train: from m bools, who is in, to a model; see `sample`.
         score: from the model and one canary to a number, the higher the more likely in.
-        canaries: m examples, by position.
+        canaries: m examples, by position. For the method 'replacement' a canary is a pair, and the
+            coin says which of the two is in.
         rng: flips the coins; see `sample`.
         delta: the δ of the (ε, δ)-DP that is audited.
         confidence: 1 − the probability that the bound may be wrong.
-        method: any of `oneshot.audit_scores` that needs no mechanism. With 'replacement', a
-            canary is a pair, and the coin says which of the two is in.
+        method: any of `oneshot.audit_scores` that needs no mechanism.
         guesses: how they are chosen, as in `oneshot.audit_scores`.
-        eps_claimed: a claimed ε, to get the p-value of the claim. To reject it with 95 %
-            confidence takes more than 3·e^ε guesses, even if all of them are right.
+        eps_claimed: a claimed ε, to get the p-value of the claim. To reject it with 95 % confidence
+            takes more than 3·e^ε guesses, even if all of them are right.
         progress: whether to show on stderr how far it is.
-
-    Returns:
-        An `AuditResult`. For more, such as a known mechanism, call `sample` and then
-        `oneshot.audit_scores`.
 
     Raises:
         ValueError: an option is wrong, before `train` is called, or a score is no number.
@@ -132,15 +138,11 @@ def audit_algorithm(
         'guesses': guesses,
         'eps_claimed': eps_claimed,
     }
-    _rehearse(_number_of(canaries), options)
-    return audit_scores(*sample(train, score, canaries, rng=rng, progress=progress), **options)
-
-
-def _rehearse(m: int, options: dict[str, Any]) -> None:
-    """The audit of scores that say nothing: what is wrong with the options, it says now."""
-    with warnings.catch_warnings():
-        warnings.simplefilter('ignore')  # there will be the same ones on the real scores
+    m = _number_of(canaries)
+    with warnings.catch_warnings():  # wrong options are found on scores that say nothing
+        warnings.simplefilter('ignore')
         audit_scores(np.arange(m) // 2, np.arange(m) % 2, **options)
+    return audit_scores(*sample(train, score, canaries, rng=rng, progress=progress), **options)
 
 
 def _number_of(canaries: object) -> int:

@@ -149,7 +149,7 @@ def test_what_is_to_be_copied_exists(page, words, capsys):
     if program == 'pip':
         setup = configparser.ConfigParser(interpolation=None)
         setup.read(ROOT / 'setup.cfg')
-        (extra,) = re.findall(r'oneshot(?:\[(\w+)\])?$', arguments[1])
+        (extra,) = re.findall(r'^\.(?:\[(\w+)\])?$', arguments[1])
         assert not extra or extra in setup['options.extras_require']
     elif program == 'make':
         assert f'\n{arguments[0]}:' in (ROOT / 'Makefile').read_text()

@@ -91,7 +91,7 @@ def _resolve(name):
 def test_the_front_page_is_of_one_sitting():
     readme = (ROOT / 'README.md').read_text()
     assert len(readme.splitlines()) <= 180
-    assert re.findall(r'pip install (\S+)', readme)[0] == "'oneshot[run]'"
+    assert re.findall(r'pip install (\S+)', readme)[0] == "'.[run]'"
 
 
 def test_every_page_is_in_the_navigation():

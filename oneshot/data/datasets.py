@@ -1,12 +1,11 @@
 """The data sets: the embedded digits, and those of TFDS by name."""
 
-import contextlib
 import functools
 import hashlib
 import importlib.util
 import os
 import pathlib
-import zipfile
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -58,19 +57,19 @@ def describe(
         ValueError: as `load` does.
     """
     if name == 'digits':
-        inputs.choice('config.data.train, a split of digits,', train, ('train',))
-        inputs.choice('config.data.test, a split of digits,', test, ('test',))
-        n = inputs.count('config.data.n, the number of training examples,', n, 0, _DIGITS - 1)
+        inputs.choice('train, a split of digits,', train, ('train',))
+        inputs.choice('test, a split of digits,', test, ('test',))
+        n = inputs.count('n, the number of training examples,', n, 0, _DIGITS - 1)
         return Description((8, 8), 10, n, _DIGITS - n)
     builder = _open(name, data_dir, download)
     if builder is None:
         return None
     splits = tuple(builder.info.splits)
-    inputs.choice(f'config.data.train, a split of {name},', train, splits)
-    inputs.choice(f'config.data.test, a split of {name},', test, splits)
+    inputs.choice(f'train, a split of {name},', train, splits)
+    inputs.choice(f'test, a split of {name},', test, splits)
     classes = _classes(builder)
     size, held_out = (builder.info.splits[split].num_examples for split in (train, test))
-    n = size if n is None else inputs.count('config.data.n, the training examples,', n, 0, size)
+    n = size if n is None else inputs.count('n, the training examples,', n, 0, size)
     return Description(builder.info.features['image'].shape, classes, n, held_out)
 
 
@@ -93,8 +92,7 @@ def load(
         train: the split that these are taken from.
         test: the split that is held out.
         data_dir: where TFDS keeps its data sets, if not at its default.
-        rows: which of the n examples to train on are read, in order; all by default. What is
-            decoded already is read from the disk in these parts alone.
+        rows: which of the n examples to train on are read, in order; all by default.
 
     Raises:
         ValueError: there is no such data set, split or number of examples, or it is not
@@ -103,8 +101,8 @@ def load(
     about = describe(name, n, train=train, test=test, data_dir=data_dir)
     rows = slice(None) if rows is None else rows
     if name == 'digits':
-        found = digits(n, seed)
-        return found._replace(train=Split(*(part[rows] for part in found.train)))
+        dataset = digits(n, seed)
+        return dataset._replace(train=Split(*(part[rows] for part in dataset.train)))
     builder = _open(name, data_dir, True)
     size = builder.info.splits[train].num_examples
     chosen = np.sort(np.random.default_rng(seed).permutation(size)[: about.n])[rows]
@@ -136,8 +134,7 @@ def _open(name: str, data_dir: str | None, download: bool) -> Any:
     except (ValueError, tfds.core.DatasetNotFoundError):  # no such name, or none at all
         names = ', '.join(NAMES)
         raise ValueError(
-            f'config.data.name must be a data set of TFDS, or one of {names}, '
-            f'but {name!r} was given.'
+            f'name must be a data set of TFDS, or one of {names}, but {name!r} was given.'
         ) from None
     command = f'tfds build {name} --file_format=array_record'
     if builder.is_prepared():
@@ -145,7 +142,7 @@ def _open(name: str, data_dir: str | None, download: bool) -> Any:
             raise ValueError(
                 f'{name} must be prepared as array_record, but at {builder.data_path} it is '
                 f'{builder.info.file_format.value}; this prepares it at another place, for '
-                f'--config.data_dir: {command} --data_dir=DIR'
+                f'data_dir = DIR: {command} --data_dir=DIR'
             )
         return builder
     builder = tfds.builder(name, data_dir=data_dir, file_format='array_record')
@@ -173,8 +170,8 @@ def _classes(builder: Any) -> int:
     images = getattr(features.get('image'), 'shape', (None,))
     if None in images or not hasattr(features.get('label'), 'num_classes'):
         raise ValueError(
-            f'The data set must have images of one size and labels, '
-            f'but {builder.name} has {features}.'
+            f'name must be a data set of images of one size and labels, but {builder.name} has '
+            f'{features}.'
         )
     return features['label'].num_classes
 
@@ -182,48 +179,18 @@ def _classes(builder: Any) -> int:
 def _read(builder: Any, split: str, chosen: np.ndarray | slice = slice(None)) -> Split:
     """The chosen examples of a split, from a cache if they are there."""
     shape = builder.info.splits[split].num_examples, *builder.info.features['image'].shape
-    caches = [folder / f'oneshot_{split}.npz' for folder in _folders(builder.data_path)]
-    for cache in caches:
-        found = _cached(cache, shape, chosen)
-        if found is not None:
-            return found
+    folders = _folders(builder.data_path)
+    for folder in folders:
+        cached = _cached(folder, split, shape)
+        if cached is not None:
+            return Split(*(np.array(part[chosen]) for part in cached))
     source = builder.as_data_source(split=split)
-    made = Split(np.empty(shape, np.uint8), np.empty(shape[0], np.int32))
+    decoded = Split(np.empty(shape, np.uint8), np.empty(shape[0], np.int32))
     for i in track(range(shape[0]), description=f'Decoding {builder.name}, {split}, once'):
         example = source[i]
-        made.images[i], made.labels[i] = example['image'], example['label']
-    _keep(caches, made)
-    return Split(made.images[chosen], made.labels[chosen])
-
-
-def _cached(
-    cache: pathlib.Path, shape: tuple[int, ...], chosen: np.ndarray | slice
-) -> Split | None:
-    """What a cache holds of the chosen ones, if it is whole and of this shape."""
-    if not cache.exists():
-        return None
-    try:
-        mapped = Split(*(_mapped(cache, name) for name in Split._fields))
-    except (OSError, EOFError, KeyError, ValueError, zipfile.BadZipFile) as error:
-        print(f'The decoded images at {cache} cannot be read and are made anew: {error}')
-        return None
-    if mapped.images.shape != shape:
-        return None
-    return Split(*(np.array(part[chosen]) for part in mapped))
-
-
-def _mapped(cache: pathlib.Path, name: str) -> np.ndarray:
-    """An array of an .npz that is not compressed; what is not looked at is not read."""
-    with zipfile.ZipFile(cache) as file, file.open(f'{name}.npy') as member:
-        version = np.lib.format.read_magic(member)
-        read_header = {(1, 0): np.lib.format.read_array_header_1_0}[version]
-        shape, _, dtype = read_header(member)
-        header, about = member.tell(), file.getinfo(f'{name}.npy')
-    with cache.open('rb') as file:
-        file.seek(about.header_offset + 26)  # of the lengths of what stands before the member
-        lengths = np.frombuffer(file.read(4), '<u2')
-    first = about.header_offset + 30 + int(lengths.sum()) + header
-    return np.memmap(cache, dtype, 'r', first, shape)
+        decoded.images[i], decoded.labels[i] = example['image'], example['label']
+    _keep(folders, split, decoded)
+    return Split(*(part[chosen] for part in decoded))
 
 
 def _folders(data_path: Any) -> tuple[pathlib.Path, pathlib.Path]:
@@ -234,19 +201,45 @@ def _folders(data_path: Any) -> tuple[pathlib.Path, pathlib.Path]:
     return beside, pathlib.Path(caches) / 'oneshot' / name
 
 
-def _keep(caches: list[pathlib.Path], split: Split) -> None:
-    """Writes the first cache that can be written, whole or not at all."""
-    for cache in caches:
-        part = cache.with_suffix(f'.{os.getpid()}.npz')
+def _paths(folder: pathlib.Path, split: str) -> list[pathlib.Path]:
+    return [folder / f'oneshot_{split}_{part}.npy' for part in Split._fields]
+
+
+def _cached(folder: pathlib.Path, split: str, shape: tuple[int, ...]) -> Split | None:
+    """The decoded split in a folder, if it is whole and of this shape.
+
+    The arrays are mapped: what is not looked at is not read.
+    """
+    paths = _paths(folder, split)
+    if not all(path.exists() for path in paths):
+        return None
+    try:
+        cached = Split(*(np.load(path, mmap_mode='r') for path in paths))
+    except (OSError, EOFError, ValueError) as error:
+        print(f'The decoded images at {folder} cannot be read and are made anew: {error}')
+        return None
+    return cached if (cached.images.shape, cached.labels.shape) == (shape, shape[:1]) else None
+
+
+def _keep(folders: Sequence[pathlib.Path], split: str, decoded: Split) -> None:
+    """Writes to the first folder that can be written to, each array whole or not at all."""
+    for folder in folders:
         try:
-            cache.parent.mkdir(parents=True, exist_ok=True)
-            if not cache.parent.stat().st_mode & 0o222:  # which does not stop root
-                raise PermissionError(f'{cache.parent} is read-only')
-            np.savez(part, **split._asdict())
-            part.replace(cache)
+            folder.mkdir(parents=True, exist_ok=True)
+            if not folder.stat().st_mode & 0o222:  # which does not stop root
+                raise PermissionError(f'{folder} is read-only')
+            for path, array in zip(_paths(folder, split), decoded, strict=True):
+                _save(path, array)
             return
         except OSError as error:
-            with contextlib.suppress(OSError):  # nothing may be there
-                part.unlink()
             reason = error
-    print(f'The decoded images are not kept, because {cache} cannot be written: {reason}.')
+    print(f'The decoded images are not kept, because {folder} cannot be written: {reason}.')
+
+
+def _save(path: pathlib.Path, array: np.ndarray) -> None:
+    part = path.with_suffix(f'.{os.getpid()}.npy')
+    try:
+        np.save(part, array)
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)

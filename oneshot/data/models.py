@@ -5,16 +5,20 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from oneshot import inputs
+
+inputs.require('run', 'jax', 'optax', 'flax')
+
 import jax
 import jax.numpy as jnp
 import optax
 from flax import nnx
 
-from oneshot import inputs
 from oneshot.dpsgd.gradients import cpu_conv
 from oneshot.dpsgd.gradients.cpu_conv import oneshot_standardize_kernel
 
 PyTree = Any
+Convolution = Callable[..., jax.Array]
 MODELS = ('mlp', 'cnn', 'wrn')
 CONVS = ('auto', 'patches', 'xla')
 DTYPES = ('float32', 'bfloat16')
@@ -50,17 +54,17 @@ def make(
     convolution = find_conv(conv)
     height, width, channels = (*image, 1)[:3]
     if name == 'mlp':
-        return MLP(height * width * channels, hidden, classes, rngs, dtype=dtype)
+        return MLP((height * width * channels, *hidden, classes), dtype=dtype, rngs=rngs)
     multiple = stride * 2 ** len(widths) if name == 'cnn' else 8
     if height % multiple or width % multiple:
         raise ValueError(
             f'The sides of images must be multiples of {multiple} for the model {name!r}, '
             f'but {height}×{width} was given.'
         )
-    options = {'conv': convolution, 'dtype': dtype}
+    options = {'conv': convolution, 'dtype': dtype, 'rngs': rngs}
     if name == 'cnn':
-        return CNN((height, width, channels), widths, stride, classes, rngs, **options)
-    return WideResNet(channels, classes, rngs, **options)
+        return CNN((height, width, channels), widths, stride, classes, **options)
+    return WideResNet(channels, classes, **options)
 
 
 @functools.lru_cache(maxsize=64)
@@ -70,7 +74,7 @@ def shapes(name: str, image: tuple[int, ...], classes: int, **options: Any) -> P
     return split(model)[1]
 
 
-def find_conv(name: str, backend: str | None = None) -> Callable[..., jax.Array]:
+def find_conv(name: str, backend: str | None = None) -> Convolution:
     """The convolution by name; 'auto' is ours on CPU, and XLA's on GPU and TPU."""
     inputs.choice('The convolution', name, CONVS)
     if name == 'auto':
@@ -82,19 +86,9 @@ def find_conv(name: str, backend: str | None = None) -> Callable[..., jax.Array]
 class MLP(nnx.Module):
     """Dense layers with tanh between them."""
 
-    def __init__(
-        self,
-        inputs: int,
-        hidden: Sequence[int],
-        classes: int,
-        rngs: nnx.Rngs,
-        *,
-        dtype: str = 'float32',
-    ) -> None:
-        sizes = [inputs, *hidden, classes]
-        self.layers = nnx.List(
-            [nnx.Linear(a, b, dtype=dtype, rngs=rngs) for a, b in itertools.pairwise(sizes)]
-        )
+    def __init__(self, sizes: Sequence[int], **options: Any) -> None:
+        pairs = itertools.pairwise(sizes)
+        self.layers = nnx.List([nnx.Linear(*pair, **options) for pair in pairs])
 
     def __call__(self, image: jax.Array) -> jax.Array:
         """Logits of one image."""
@@ -118,13 +112,11 @@ class CNN(nnx.Module):
         widths: Sequence[Sequence[int]],
         stride: int,
         classes: int,
-        rngs: nnx.Rngs,
         *,
-        conv: Callable[..., jax.Array] = jax.lax.conv_general_dilated,
-        dtype: str = 'float32',
+        conv: Convolution = jax.lax.conv_general_dilated,
+        **options: Any,
     ) -> None:
         height, width, channels = image
-        options = {'dtype': dtype, 'rngs': rngs}
         channels = (channels, *itertools.chain(*widths))
         strides = (stride, *[1] * (len(channels) - 2))
         self.convs = nnx.List(
@@ -153,29 +145,13 @@ class WSConv(nnx.Conv):
     """A convolution without bias, its kernel standardized (Qiao et al. 2019)."""
 
     def __init__(
-        self,
-        inputs: int,
-        outputs: int,
-        size: int,
-        stride: int,
-        *,
-        conv: Callable[..., jax.Array],
-        dtype: str,
-        rngs: nnx.Rngs,
+        self, inputs: int, outputs: int, size: int, stride: int, conv: Convolution, **options: Any
     ) -> None:
         def standardized(lhs: jax.Array, rhs: jax.Array, *args: Any, **options: Any) -> jax.Array:
             return conv(lhs, oneshot_standardize_kernel(rhs), *args, **options)
 
-        super().__init__(
-            inputs,
-            outputs,
-            (size, size),
-            (stride, stride),
-            use_bias=False,
-            conv_general_dilated=standardized,
-            dtype=dtype,
-            rngs=rngs,
-        )
+        options |= {'use_bias': False, 'conv_general_dilated': standardized}
+        super().__init__(inputs, outputs, (size, size), (stride, stride), **options)
 
 
 def _norm(features: int, rngs: nnx.Rngs) -> nnx.GroupNorm:
@@ -217,7 +193,7 @@ class WideResNet(nnx.Module):
         *,
         depth: int = 16,
         width: int = 4,
-        conv: Callable[..., jax.Array] = jax.lax.conv_general_dilated,
+        conv: Convolution = jax.lax.conv_general_dilated,
         dtype: str = 'float32',
     ) -> None:
         options = {'conv': conv, 'dtype': dtype, 'rngs': rngs}

@@ -47,7 +47,7 @@ def make_mesh(data: int | None = None, model: int = 1) -> Mesh | None:
     if size > len(devices) or not (everybody or size == len(devices)):
         allowed = 'at most' if everybody else 'in all, with several processes,'
         raise ValueError(
-            f'data × model must be {allowed} the number of devices, {len(devices)}, '
+            f'The product data × model must be {allowed} the number of devices, {len(devices)}, '
             f'but {data} and {model} were given.'
         )
     if size == 1:

@@ -56,7 +56,10 @@ def test_tfds_by_name(name, version, shape, classes, tmp_path, capsys):
             np.testing.assert_array_equal(split.labels, labels)
         assert (f'Decoding {name}' in capsys.readouterr().out) == told
     names = sorted(path.name for path in (tmp_path / name / version).glob('oneshot*'))
-    assert names == ['oneshot_test.npz', 'oneshot_train.npz']
+    parts = [
+        f'oneshot_{split}_{part}.npy' for split in ('test', 'train') for part in found.train._fields
+    ]
+    assert names == sorted(parts)
 
 
 def test_n_is_drawn_by_the_seed(tmp_path):
@@ -91,8 +94,9 @@ def test_a_process_reads_its_own_rows(name, tmp_path):
 
 def test_a_cache_of_another_size_is_not_used(tmp_path):
     written = tiny_tfds.write(tmp_path, train=20, test=7)
-    cache = tmp_path / 'cifar10' / '3.0.2' / 'oneshot_train.npz'
-    np.savez(cache, images=np.zeros((3, 32, 32, 3), np.uint8), labels=np.zeros(3, np.int32))
+    cache = tmp_path / 'cifar10' / '3.0.2'
+    np.save(cache / 'oneshot_train_images.npy', np.zeros((3, 32, 32, 3), np.uint8))
+    np.save(cache / 'oneshot_train_labels.npy', np.zeros(3, np.int32))
     found = datasets.load('cifar10', None, 0, data_dir=str(tmp_path)).train
     np.testing.assert_array_equal(found.labels, written['train'][1])
 
@@ -100,7 +104,7 @@ def test_a_cache_of_another_size_is_not_used(tmp_path):
 @pytest.mark.parametrize('size', [0, 100, 40_000])
 def test_a_cache_that_is_cut_off_is_made_anew(size, tmp_path, capsys):
     written = tiny_tfds.write(tmp_path, train=20, test=7)
-    cache = tmp_path / 'cifar10' / '3.0.2' / 'oneshot_train.npz'
+    cache = tmp_path / 'cifar10' / '3.0.2' / 'oneshot_train_images.npy'
     datasets.load('cifar10', None, 0, data_dir=str(tmp_path))
     whole = cache.read_bytes()
     cache.write_bytes(whole[:size])
@@ -124,13 +128,13 @@ def test_a_data_set_that_cannot_be_written_to(anywhere, tmp_path, capsys, monkey
         assert ('Decoding' in told) == decoded
         assert ('are not kept' in told) == ('Not a directory' in told) == (not anywhere)
     assert not list((tmp_path / 'tfds').rglob('oneshot*'))
-    assert len(list((tmp_path / 'caches').rglob('oneshot*.npz'))) == (2 if anywhere else 0)
+    assert len(list((tmp_path / 'caches').rglob('oneshot*.npy'))) == (4 if anywhere else 0)
 
 
 @pytest.mark.parametrize(
     ('options', 'message'),
     [
-        ({'name': 'cifar11'}, "config.data.name must be .* but 'cifar11' was given"),
+        ({'name': 'cifar11'}, "^name must be .* but 'cifar11' was given"),
         (
             {'train': 'trian'},
             "a split of cifar10, must be one of train, test, but 'trian' was given",

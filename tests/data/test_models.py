@@ -58,7 +58,7 @@ def _moved(params):
 
 
 def test_mlp_is_the_formula():
-    apply, params = models.split(models.MLP(6, (5, 4), 3, nnx.Rngs(jax.random.key(0))))
+    apply, params = models.split(models.MLP((6, 5, 4, 3), rngs=nnx.Rngs(jax.random.key(0))))
     image = np.random.default_rng(0).random((2, 3)).astype(np.float32)
     x = image.reshape(-1)
     layers = nnx.to_pure_dict(params)['layers']
@@ -72,7 +72,7 @@ def test_mlp_is_the_formula():
 
 def test_parameters_are_a_plain_pytree():
     """Per-example gradients and optax take them as they are."""
-    apply, params = models.split(models.MLP(64, (128,), 10, nnx.Rngs(jax.random.key(0))))
+    apply, params = models.split(models.MLP((64, 128, 10), rngs=nnx.Rngs(jax.random.key(0))))
     assert sum(leaf.size for leaf in jax.tree.leaves(params)) == 64 * 128 + 128 + 128 * 10 + 10
     batch = np.zeros((3, 8, 8), np.float32), np.arange(3)
     grads = jax.vmap(jax.grad(models.cross_entropy(apply)), (None, 0))(params, batch)

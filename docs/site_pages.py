@@ -10,6 +10,7 @@ from mkdocs.structure.files import File
 
 ROOT = pathlib.Path(__file__).parents[1]
 FOLDERS = {'experiments': 'measured'}
+README, PAGE = 'README.md', 'measurements.md'  # in the site, it is not the index of a section
 PAGES = {'CHANGELOG.md': 'changelog.md', 'CONTRIBUTING.md': 'contributing.md'}
 
 
@@ -20,7 +21,7 @@ def on_files(files, config):
         for path in sorted((ROOT / folder).rglob('*')):
             if path.suffix in ('.md', '.png', '.csv', '.svg'):
                 inside = path.relative_to(ROOT / folder)
-                places[f'{folder}/{inside}'] = f'{place}/{inside}'
+                places[f'{folder}/{inside}'] = f'{place}/{inside}'.replace(README, PAGE)
     for path, place in places.items():
         files.append(File.generated(config, place, abs_src_path=str(ROOT / path)))
     return files
@@ -31,8 +32,9 @@ def on_page_markdown(markdown, page, **_):
     if page.file.src_uri in PAGES.values():  # from the top of the repository
         return re.sub(r'\]\(docs/', '](', markdown)
     if page.file.src_uri.startswith('measured/'):
-        return markdown.replace('](../docs/', '](../')
+        return markdown.replace('](../docs/', '](../').replace(f']({README}', f']({PAGE}')
     for folder, place in FOLDERS.items():
+        markdown = markdown.replace(f'../{folder}/{README}', f'{place}/{PAGE}')
         markdown = markdown.replace(f'../{folder}/', f'{place}/')
     for path, place in PAGES.items():
         markdown = markdown.replace(f'../{path}', place)

@@ -20,6 +20,7 @@ from rich.progress import track
 from rich.table import Table
 
 from configs import digits_wb
+from experiments.mechanisms import draw_scores
 from oneshot import DPSGD, audit_scores
 from oneshot.plan import Scoring
 from oneshot.run import outcome, training
@@ -58,7 +59,7 @@ def predict(
     found = []
     for _ in range(simulations):
         included = rng.random(m) < 0.5
-        scores = scoring.sample(rng, included)
+        scores = draw_scores(scoring, rng, included)
         found.append(audit_scores(scores, included, delta=config.dp.delta, **options).eps_lb)
     return np.array(found)
 

@@ -15,7 +15,7 @@ import scipy
 from oneshot import inputs
 from oneshot.bounds import binomial, gaussian_delta, gaussian_eps
 from oneshot.claims import accounting
-from oneshot.plan.score_law import Scoring
+from oneshot.plan.score_law import Scoring, log_ratio
 from oneshot.scores.any_algorithm import Sample
 
 
@@ -142,7 +142,21 @@ class SubsampledGaussian(Mechanism):
         return self.scoring.claim.eps(delta)
 
     def scores(self, rng: np.random.Generator, signs: np.ndarray) -> np.ndarray:
-        return self.scoring.sample(rng, signs > 0)
+        return draw_scores(self.scoring, rng, signs > 0)
+
+
+def draw_scores(scoring: Scoring, rng: np.random.Generator, included: np.ndarray) -> np.ndarray:
+    """Scores of canaries with these coins, drawn step by step for `llr`."""
+    m, (sigma, q, steps) = included.size, dataclasses.astuple(scoring.claim)
+    noise = math.hypot(sigma, scoring.interference)
+    if scoring.weighing == 'dot':
+        drawn = rng.binomial(steps, q, m) * included
+        return scoring.scale * (drawn + noise * math.sqrt(steps) * rng.standard_normal(m))
+    scores = np.zeros(m)
+    for _ in range(steps):
+        drawn = (rng.random(m) < q) & included
+        scores += log_ratio(drawn + noise * rng.standard_normal(m), sigma, q)
+    return scoring.scale * scores
 
 
 @dataclasses.dataclass(frozen=True)

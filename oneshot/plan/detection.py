@@ -108,26 +108,15 @@ def _power(audit: AuditSetting, rule: Rule, eps: float) -> Callable[[Law], float
 
     None if it is not rejected even where every guess is right.
     """
-    if isinstance(rule, guess.Ranked):
-        weights = np.asarray(rule.weights)
-        total = round(expected.LATTICE * float(np.abs(weights).sum()))
-        least = _first(
-            0,
-            total,
-            lambda right: audit.rejects(expected.weight_tally(weights, total - right), eps),
-        )
-        if least > total:
-            return None
-        return lambda law: float(expected.wrong_weight(law, weights)[: total - least + 1].sum())
-    if isinstance(rule, guess.Threshold):
-        return _power_of_threshold(audit, rule, eps)
     if rule is None:
         raise ValueError('An estimate rejects no claim: method gaussian_pair has no power.')
-    r = sum(rule)
-    least = _first(0, r, lambda v: audit.rejects(audit.tally(r, r - v), eps))
-    if least > r:
+    if isinstance(rule, guess.Threshold):
+        return _power_of_threshold(audit, rule, eps)
+    most, tally, chances = expected.outcomes(audit, rule)
+    least = _first(0, most, lambda right: audit.rejects(tally(most - right), eps))
+    if least > most:
         return None
-    return lambda law: float(expected.wrong_guesses(law, audit.m, *rule)[: r - least + 1].sum())
+    return lambda law: float(chances(law)[: most - least + 1].sum())
 
 
 def _power_of_threshold(

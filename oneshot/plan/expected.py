@@ -51,9 +51,6 @@ class AuditSetting:
         p_value = METHODS[self.method].p_value(tally, eps, self.delta, self.confidence)
         return p_value <= 1.0 - self.confidence
 
-    def tally(self, r: int, wrong: int) -> Tally:
-        return Tally(m=self.m, r=r, v=r - wrong, claim=self.scoring.claim)
-
 
 def expected_eps_lb(
     audit: AuditSetting, rule: Rule, noise_multiplier: float | None = None
@@ -67,10 +64,42 @@ def expected_eps_lb(
         return expected_for_gaussian_pair(audit, law)
     if isinstance(rule, guess.Threshold):
         return expected_for_threshold(audit, law, rule.value)
+    slow = isinstance(rule, guess.Ranked) or audit.method == 'fdp_dpsgd'
+    return expected_for_guesses(audit, law, rule, 5 if slow else _NODES)
+
+
+def outcomes(
+    audit: AuditSetting, rule: tuple[int, int] | guess.Ranked
+) -> tuple[int, Callable[[int], Tally], Callable[[Law], np.ndarray]]:
+    """What guesses by counts or by weights may come to, by how many of them are wrong.
+
+    Returns the most that can be wrong (for weights, in units of 1 / LATTICE), the tally if so many
+    are, and the chances of 0, 1, 2 … as a function of the law of the scores.
+    """
+    m, claim = audit.m, audit.scoring.claim
     if isinstance(rule, guess.Ranked):
-        return expected_for_weights(audit, law, rule)
-    nodes = 5 if audit.method == 'fdp_dpsgd' else _NODES  # it takes half a second for each
-    return expected_for_counts(audit, law, *rule, nodes)
+        weights = np.asarray(rule.weights)
+        sizes = np.abs(weights)
+        total, r = float(np.sum(sizes)), int(np.count_nonzero(sizes))
+        return (
+            round(LATTICE * total),
+            lambda wrong: Tally(m, r, max(0.0, total - wrong / LATTICE), sizes),
+            lambda law: _wrong_weight(law, weights),
+        )
+    r = sum(rule)
+    return (
+        r,
+        lambda wrong: Tally(m, r, r - wrong, claim=claim),
+        lambda law: wrong_guesses(law, m, *rule),
+    )
+
+
+def expected_for_guesses(
+    audit: AuditSetting, law: Law, rule: tuple[int, int] | guess.Ranked, nodes: int
+) -> float:
+    """The mean over how many are wrong: over all numbers, or interpolated between some."""
+    _, tally, chances = outcomes(audit, rule)
+    return _mean(chances(law), lambda wrong: audit.eps_lb(tally(wrong)), nodes)
 
 
 def wrong_guesses(law: Law, m: int, k_plus: int, k_minus: int) -> np.ndarray:
@@ -105,15 +134,6 @@ def _binomial(n: int, rates: np.ndarray) -> np.ndarray:
     return np.exp(logs + scipy.special.xlogy(k, p) + scipy.special.xlog1py(n - k, -p))
 
 
-def expected_for_counts(
-    audit: AuditSetting, law: Law, k_plus: int, k_minus: int, nodes: int = _NODES
-) -> float:
-    """The mean over the numbers of wrong guesses: over all, or interpolated between some."""
-    r = k_plus + k_minus
-    chances = wrong_guesses(law, audit.m, k_plus, k_minus)
-    return _mean(chances, lambda wrong: audit.eps_lb(audit.tally(r, wrong)), nodes)
-
-
 def _mean(chances: np.ndarray, value: Callable[[int], float], nodes: int) -> float:
     """The mean of a smooth function of 0, 1, 2 …, computed at so many of them.
 
@@ -138,7 +158,7 @@ def rank_rates(law: Law, m: int, side: str) -> np.ndarray:
     return np.clip(m * np.diff(mass, prepend=0.0), 1e-12, 1.0)
 
 
-def wrong_weight(law: Law, weights: np.ndarray) -> np.ndarray:
+def _wrong_weight(law: Law, weights: np.ndarray) -> np.ndarray:
     """The probability of a weight of 0, 1, 2 … eighths of wrong guesses.
 
     Guesses of one weight count as wrong equally often, which is near enough.
@@ -154,22 +174,6 @@ def wrong_weight(law: Law, weights: np.ndarray) -> np.ndarray:
             spaced[::size] = counts
             chances = scipy.signal.convolve(chances, spaced)
     return np.maximum(0.0, chances)
-
-
-def weight_tally(weights: np.ndarray, wrong: int) -> Tally:
-    """What guesses by these weights came to, if so many eighths of them are wrong."""
-    sizes = np.abs(weights)
-    v = max(0.0, float(np.sum(sizes)) - wrong / LATTICE)
-    return Tally(m=sizes.size, r=int(np.count_nonzero(sizes)), v=v, weights=sizes)
-
-
-def expected_for_weights(
-    audit: AuditSetting, law: Law, rule: guess.Ranked, nodes: int = 5
-) -> float:
-    """The mean over the weights of wrong guesses, interpolated between some of them."""
-    weights = np.asarray(rule.weights)
-    chances = wrong_weight(law, weights)
-    return _mean(chances, lambda wrong: audit.eps_lb(weight_tally(weights, wrong)), nodes)
 
 
 def normal_quadrature() -> tuple[np.ndarray, np.ndarray]:

@@ -105,19 +105,6 @@ class Scoring:
             law = _llr_law(noise, claimed, q, steps)
         return dataclasses.replace(law, points=self.scale * law.points)
 
-    def sample(self, rng: np.random.Generator, included: np.ndarray) -> np.ndarray:
-        """Scores of canaries with these coins, drawn step by step for `llr`."""
-        m, (sigma, q, steps) = included.size, dataclasses.astuple(self.claim)
-        noise = math.hypot(sigma, self.interference)
-        if self.weighing == 'dot':
-            drawn = rng.binomial(steps, q, m) * included
-            return self.scale * (drawn + noise * math.sqrt(steps) * rng.standard_normal(m))
-        scores = np.zeros(m)
-        for _ in range(steps):
-            drawn = (rng.random(m) < q) & included
-            scores += log_ratio(drawn + noise * rng.standard_normal(m), sigma, q)
-        return self.scale * scores
-
 
 def log_ratio(x: np.ndarray, sigma: float, q: float) -> np.ndarray:
     """log(1 − q + q·exp((2x − 1)/2σ²)): one step of `llr`."""

@@ -79,7 +79,7 @@ def _best_counts(audit: AuditSetting, start: tuple[int, int] | None) -> Plan:
 
     @functools.cache
     def value(pair: tuple[int, int]) -> float:
-        return expected.expected_for_counts(audit, law, *pair, _SEARCH_NODES)
+        return expected.expected_for_guesses(audit, law, pair, _SEARCH_NODES)
 
     sizes = candidate_counts(m)
     grid = {}
@@ -124,7 +124,7 @@ def _best_weights(audit: AuditSetting) -> Plan:
             weights = np.where(overlap, plus[::-1], -minus)
             if weights.any():
                 rule = rules[first, width] = guess.Ranked(tuple(weights.tolist()))
-                values[first, width] = expected.expected_for_weights(audit, law, rule, 3)
+                values[first, width] = expected.expected_for_guesses(audit, law, rule, 3)
     if not values:  # nothing is to be expected
         k_plus, k_minus = guess.preset(m)
         weights = np.concatenate(

@@ -2,7 +2,9 @@
 
 import dataclasses
 import math
+import operator
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 
@@ -12,31 +14,48 @@ from oneshot.results.result import AuditResult
 from oneshot.results.tally import Tally
 
 
+class Bound(NamedTuple):
+    """The functions of a bound, and what they are given of a tally."""
+
+    arguments: Callable[[Tally], tuple]
+    p_value: Callable[..., float]  # of the arguments and the claim
+    eps_lower_bound: Callable[..., float]  # of the arguments, delta and confidence
+
+
+def _eps_delta(eps: float, delta: float, confidence: float) -> tuple[float, ...]:
+    return eps, delta
+
+
+def _mu(eps: float, delta: float, confidence: float) -> tuple[float, ...]:
+    """The claim (ε, δ) as that of a Gaussian mechanism; μ = ∞, which nothing rejects."""
+    return (bounds.gaussian_mu(eps, delta) if eps < 1e6 else math.inf,)
+
+
 @dataclasses.dataclass(frozen=True)
 class Method:
-    """A method as a pair of functions of a tally.
+    """A bound, and what it rests on.
 
     Attributes:
-        theorem: what it rests on.
+        theorem: the theorem.
         assumptions: what has to hold of the algorithm, a key of `ASSUMPTIONS`.
         condition: what has to hold of the auditor.
-        p_value: of a tally, eps, delta and the confidence.
-        eps_lower_bound: of a tally, delta and the confidence.
+        bound: its functions.
+        weighted: those for guesses with weights between 0 and 1, if it takes them.
+        claim: what the p-value is given of a claim, from eps, delta and the confidence.
         kind: 'bound' or 'estimate'.
         needs: the field of the tally that it cannot do without, if any: 'confusion',
             'samples' or 'claim'.
-        takes_weights: whether guesses may have weights between 0 and 1.
         pairs: whether a coin is for a pair of canaries, of which one was in.
     """
 
     theorem: str
     assumptions: str
     condition: str
-    p_value: Callable[[Tally, float, float, float], float]
-    eps_lower_bound: Callable[[Tally, float, float], float]
+    bound: Bound
+    weighted: Bound | None = None
+    claim: Callable[[float, float, float], tuple[float, ...]] = _eps_delta
     kind: str = 'bound'
     needs: str | None = None
-    takes_weights: bool = False
     pairs: bool = False
 
     @property
@@ -44,65 +63,33 @@ class Method:
         """Whether (k_plus, k_minus) may be chosen freely: by a threshold or a fit, it may not."""
         return self.needs in (None, 'claim')
 
+    def p_value(self, tally: Tally, eps: float, delta: float, confidence: float) -> float:
+        bound = self._bound(tally)
+        return bound.p_value(*bound.arguments(tally), *self.claim(eps, delta, confidence))
 
-def _on_counts(bound: Callable[..., float]) -> Callable[..., float]:
-    return lambda tally, *options: bound(tally.m, tally.r, tally.v, *options)
+    def eps_lower_bound(self, tally: Tally, delta: float, confidence: float) -> float:
+        bound = self._bound(tally)
+        return bound.eps_lower_bound(*bound.arguments(tally), delta, confidence)
 
-
-def _on_weights(ternary: Callable[..., float], weighted: Callable[..., float]):
-    """A function of a tally: by its counts if all guesses are ±1, else by its weights."""
-
-    def function(tally: Tally, *options: float) -> float:
-        if tally.weights is None:
-            return ternary(tally.m, tally.r, tally.v, *options)
-        return weighted(tally.weights, tally.v, *options)
-
-    return function
+    def _bound(self, tally: Tally) -> Bound:
+        return self.bound if tally.weights is None or self.weighted is None else self.weighted
 
 
-def _on_norms(bound: Callable[..., float]) -> Callable[..., float]:
-    def function(tally: Tally, *options: float) -> float:
-        if tally.weights is None:
-            norms = float(tally.r), math.sqrt(tally.r)
-        else:
-            norms = float(tally.weights.sum()), math.sqrt(float(np.sum(tally.weights**2)))
-        return bound(tally.m, *norms, tally.v, *options)
-
-    return function
+_counts = operator.attrgetter('m', 'r', 'v')
+_weights = operator.attrgetter('weights', 'v')
+_confusion = operator.attrgetter('confusion')
+_samples = operator.attrgetter('samples')
 
 
-def _on_confusion(bound: Callable[..., float]) -> Callable[..., float]:
-    return lambda tally, *options: bound(*tally.confusion, *options)
+def _norms(tally: Tally) -> tuple[float, ...]:
+    if tally.weights is None:
+        return tally.m, float(tally.r), math.sqrt(tally.r), tally.v
+    squares = float(np.sum(tally.weights**2))
+    return tally.m, float(tally.weights.sum()), math.sqrt(squares), tally.v
 
 
-def _on_samples(bound: Callable[..., float]) -> Callable[..., float]:
-    return lambda tally, *options: bound(*tally.samples, *options)
-
-
-def _without_confidence(p_value: Callable[..., float]) -> Callable[..., float]:
-    return lambda tally, eps, delta, confidence: p_value(tally, eps, delta)
-
-
-def _as_gaussian(p_value: Callable[[Tally, float], float]) -> Callable[..., float]:
-    """The p-value of the claim (ε, δ) as that of a Gaussian mechanism, from that of its μ."""
-
-    def function(tally: Tally, eps: float, delta: float, confidence: float) -> float:
-        mu = bounds.gaussian_mu(eps, delta) if eps < 1e6 else math.inf  # which nothing rejects
-        return 1.0 if math.isinf(mu) else p_value(tally, mu)
-
-    return function
-
-
-def _dpsgd_p_value(tally: Tally, eps: float, delta: float, confidence: float) -> float:
-    """Of the claim that the algorithm is DP-SGD with the σ, q and steps that are known."""
-    return tradeoff.dpsgd_p_value(tally.m, tally.r, tally.v, *dataclasses.astuple(tally.claim))
-
-
-def _dpsgd_eps_lower_bound(tally: Tally, delta: float, confidence: float) -> float:
-    claim = tally.claim
-    return tradeoff.dpsgd_eps_lower_bound(
-        tally.m, tally.r, tally.v, delta, confidence, claim.sampling_prob, claim.steps
-    )
+def _gdp_p_value(m: int, r: int, v: int, mu: float) -> float:
+    return 1.0 if math.isinf(mu) else bounds.fdp_p_value(m, r, v, bounds.gaussian_curve(mu))
 
 
 _FIXED = 'the number of guesses was fixed before the scores were seen'
@@ -111,76 +98,79 @@ _THRESHOLD = (
     'independent if the code is right: the test is then a valid test of the claim that the code '
     'is DP-SGD with these parameters'
 )
+_HOEFFDING = Bound(_norms, bounds.hoeffding_p_value, bounds.hoeffding_eps_lower_bound)
 
 METHODS = {
     'one_run': Method(
         'Corollary ternary',
         'none',
         _FIXED,
-        _without_confidence(_on_counts(bounds.p_value)),
-        _on_counts(bounds.eps_lower_bound),
+        Bound(_counts, bounds.p_value, bounds.eps_lower_bound),
     ),
     'adaptive': Method(
         'Corollary adap_T',
         'none',
         'the guesses depend on the scores in any way, never on the coins',
-        _on_weights(bounds.adaptive_p_value, bounds.adaptive_weighted_p_value),
-        _on_weights(bounds.adaptive_eps_lower_bound, bounds.adaptive_weighted_eps_lower_bound),
-        takes_weights=True,
+        Bound(_counts, bounds.adaptive_p_value, bounds.adaptive_eps_lower_bound),
+        Bound(_weights, bounds.adaptive_weighted_p_value, bounds.adaptive_weighted_eps_lower_bound),
+        claim=lambda *claim: claim,
     ),
     'hoeffding': Method(
         'Corollary hoeffding',
         'none',
         'the norms of the guesses were fixed before the scores were seen',
-        _without_confidence(_on_norms(bounds.hoeffding_p_value)),
-        _on_norms(bounds.hoeffding_eps_lower_bound),
-        takes_weights=True,
+        _HOEFFDING,
+        _HOEFFDING,
     ),
     'fdp': Method(
         'f-DP in one run (Mahloujifar et al. 2025)',
         'f-dp',
         _FIXED,
-        _as_gaussian(lambda t, mu: bounds.fdp_p_value(t.m, t.r, t.v, bounds.gaussian_curve(mu))),
-        _on_counts(bounds.fdp_eps_lower_bound),
+        Bound(_counts, _gdp_p_value, bounds.fdp_eps_lower_bound),
+        claim=_mu,
     ),
     'fdp_dpsgd': Method(
         'f-DP in one run, by privacy loss distributions',
         'f-dp-dpsgd',
         _FIXED,
-        _dpsgd_p_value,
-        _dpsgd_eps_lower_bound,
+        Bound(
+            lambda tally: (*_counts(tally), tally.claim),
+            lambda m, r, v, claim: tradeoff.dpsgd_p_value(m, r, v, *dataclasses.astuple(claim)),
+            lambda m, r, v, claim, delta, confidence: tradeoff.dpsgd_eps_lower_bound(
+                m, r, v, delta, confidence, claim.sampling_prob, claim.steps
+            ),
+        ),
+        claim=lambda *_: (),  # it is known, σ and all
         needs='claim',
     ),
     'weighted': Method(
         'Theorem main (at δ = 0, Proposition pure)',
         'none',
         'the weights of the guesses were fixed before the scores were seen',
-        _without_confidence(_on_weights(bounds.p_value, bounds.weighted_p_value)),
-        _on_weights(bounds.eps_lower_bound, bounds.weighted_eps_lower_bound),
-        takes_weights=True,
+        Bound(_counts, bounds.p_value, bounds.eps_lower_bound),
+        Bound(_weights, bounds.weighted_p_value, bounds.weighted_eps_lower_bound),
     ),
     'clopper_pearson': Method(
         'Clopper-Pearson (Nasr et al. 2023)',
         'independent',
         _THRESHOLD,
-        _without_confidence(_on_confusion(bounds.clopper_pearson_p_value)),
-        _on_confusion(bounds.clopper_pearson_eps_lower_bound),
+        Bound(_confusion, bounds.clopper_pearson_p_value, bounds.clopper_pearson_eps_lower_bound),
         needs='confusion',
     ),
     'cp_gdp': Method(
         'Clopper-Pearson to Gaussian DP (Nasr et al. 2023)',
         'independent-gaussian',
         _THRESHOLD,
-        _as_gaussian(_on_confusion(bounds.cp_gdp_p_value)),
-        _on_confusion(bounds.cp_gdp_eps_lower_bound),
+        Bound(_confusion, bounds.cp_gdp_p_value, bounds.cp_gdp_eps_lower_bound),
+        claim=_mu,
         needs='confusion',
     ),
     'gaussian_pair': Method(
         'a fit of two normals',
         'gaussian-scores',
         'every score is used',
-        _as_gaussian(_on_samples(bounds.gaussian_pair_p_value)),
-        _on_samples(bounds.gaussian_pair_eps),
+        Bound(_samples, bounds.gaussian_pair_p_value, bounds.gaussian_pair_eps),
+        claim=_mu,
         kind='estimate',
         needs='samples',
     ),
@@ -188,8 +178,7 @@ METHODS = {
         'Corollary ternary and group privacy (Appendix A)',
         'none',
         'one of each pair of canaries was in; ' + _FIXED,
-        _without_confidence(_on_counts(bounds.replacement_p_value)),
-        _on_counts(bounds.replacement_eps_lower_bound),
+        Bound(_counts, bounds.replacement_p_value, bounds.replacement_eps_lower_bound),
         pairs=True,
     ),
 }
@@ -219,7 +208,7 @@ def audit_tally(
 ) -> AuditResult:
     """The bound `method` on a tally of guesses. See `oneshot.audit_scores`."""
     chosen = METHODS[inputs.choice('method', method, list(METHODS))]
-    if tally.weights is not None and chosen.takes_counts and not chosen.takes_weights:
+    if tally.weights is not None and chosen.takes_counts and chosen.weighted is None:
         raise ValueError(
             f'guesses must be -1, 0 or +1 for method {method!r}, but weights between them were '
             "given; 'weighted' and 'adaptive' take them."

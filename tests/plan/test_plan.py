@@ -13,6 +13,7 @@ import sys
 import numpy as np
 import pytest
 
+from experiments.mechanisms import draw_scores
 from oneshot import DPSGD, audit_scores
 from oneshot.plan import Scoring, search
 from oneshot.plan import __main__ as command
@@ -32,7 +33,7 @@ def _simulated(audit, rule, runs, known=None):
     options |= {'guesses': 'preset' if rule is None else rule, 'mechanism': audit.scoring.claim}
     for _ in range(runs):
         included = rng.random(audit.m) < 0.5
-        scores = (known or audit.scoring).sample(rng, included)
+        scores = draw_scores(known or audit.scoring, rng, included)
         bounds.append(audit_scores(scores, included, **options).eps_lb)
     return np.array(bounds)
 
@@ -69,7 +70,7 @@ def test_the_number_of_wrong_guesses():
     rng, wrong = np.random.default_rng(0), []
     for _ in range(400):
         included = rng.random(1000) < 0.5
-        guesses = guess.top_k(KNOWN.sample(rng, included), 100, 50)
+        guesses = guess.top_k(draw_scores(KNOWN, rng, included), 100, 50)
         wrong.append(np.sum(guesses * np.where(included, 1, -1) < 0))
     chances = wrong_guesses(law, 1000, 100, 50)
     counts = np.arange(chances.size)
@@ -160,7 +161,7 @@ def test_too_few_guesses_notice_nothing():
 def test_planned_guesses_are_those_of_the_plan():
     rng = np.random.default_rng(0)
     included = rng.random(1000) < 0.5
-    scores = KNOWN.sample(rng, included)
+    scores = draw_scores(KNOWN, rng, included)
     result = audit_scores(scores, included, delta=DELTA, mechanism=KNOWN)
     assert (result.k_plus, result.k_minus) == plan_guesses(AuditSetting(KNOWN, 1000, DELTA)).rule
     assert result.rule == 'planned'

@@ -1,4 +1,4 @@
-"""A hook of MkDocs: the pages and pictures of experiments/ belong to the site, as measured/.
+"""A hook of MkDocs: what lies beside docs/ and belongs to the site, experiments/ as measured/.
 
 On GitHub the links of the documentation lead to the files themselves, as ../experiments/README.md.
 """
@@ -9,7 +9,7 @@ import re
 from mkdocs.structure.files import File
 
 ROOT = pathlib.Path(__file__).parents[1]
-FOLDERS = {'experiments': 'measured'}
+FOLDERS = {'experiments': 'measured', 'colabs': 'colabs'}
 README, PAGE = 'README.md', 'measurements.md'  # in the site, it is not the index of a section
 PAGES = {'CHANGELOG.md': 'changelog.md', 'CONTRIBUTING.md': 'contributing.md'}
 
@@ -19,7 +19,7 @@ def on_files(files, config):
     places = dict(PAGES)
     for folder, place in FOLDERS.items():
         for path in sorted((ROOT / folder).rglob('*')):
-            if path.suffix in ('.md', '.png', '.csv', '.svg'):
+            if path.suffix in ('.md', '.png', '.csv', '.ipynb'):
                 inside = path.relative_to(ROOT / folder)
                 places[f'{folder}/{inside}'] = f'{place}/{inside}'.replace(README, PAGE)
     for path, place in places.items():

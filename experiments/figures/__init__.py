@@ -1,6 +1,6 @@
 """Every figure of the paper by its label, and ours: python -m experiments.figures --help."""
 
-# In the order of the page. A figure is a module with a `FIGURE`, which makes it alone as well:
+# In the order of the page. Each is a module, which makes it alone as well:
 # python -m experiments.figures.v_p
 PAPERS = (
     'v_p',

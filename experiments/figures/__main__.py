@@ -1,6 +1,5 @@
 """Draws all figures, and makes their page: python -m experiments.figures --help."""
 
-import importlib
 import sys
 
 from experiments import figures
@@ -15,7 +14,7 @@ def main(argv: list[str] | None = None) -> int:
     flags = parser.parse_args(argv)
     drawn, problems = [], []
     for name in flags.only or names:
-        made = importlib.import_module(f'experiments.figures.{name}').FIGURE
+        made = figure.load(name)
         try:
             drawn.append((made, made.make(flags.full, flags.data_dir)))
         except ValueError as error:

@@ -6,9 +6,15 @@ import matplotlib.figure
 
 from experiments.csv_files import Row
 from experiments.figures import figure, style, training
-from experiments.figures.figure import Claim, Figure
+from experiments.figures.figure import Claim
 from experiments.figures.sweep import Sweep
 from experiments.figures.training import Change
+
+TITLE = 'black-box ε_LB by the number of canaries, with nobody else in the data'
+PAPER_SAYS = (
+    'not monotonic: few canaries are too few to count, and many are more than the model '
+    'memorizes; no number is given.'
+)
 
 KINDS = 'mislabeled', 'in_distribution'
 CPU = {'model': 'mlp-256', 'steps': (100,), 'q': 0.5, 'seeds': 12}
@@ -78,17 +84,5 @@ def differs(rows: list[Row]) -> str:
     )
 
 
-FIGURE = Figure(
-    name='bb_diff_m',
-    title='black-box ε_LB by the number of canaries, with nobody else in the data',
-    paper='not monotonic: few canaries are too few to count, and many are more than the model '
-    'memorizes; no number is given.',
-    sweep=sweep,
-    draw=draw,
-    measured=measured,
-    claims=claims,
-    differs=differs,
-)
-
 if __name__ == '__main__':
-    sys.exit(figure.main(FIGURE))
+    sys.exit(figure.main('bb_diff_m'))

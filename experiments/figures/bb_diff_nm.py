@@ -6,9 +6,12 @@ import matplotlib.figure
 
 from experiments.csv_files import Row
 from experiments.figures import bb_diff_m, figure, style, training
-from experiments.figures.figure import Claim, Figure
+from experiments.figures.figure import Claim
 from experiments.figures.sweep import Sweep
 from experiments.figures.training import Change
+
+TITLE = 'black-box ε_LB by the number of other examples'
+PAPER_SAYS = 'with additional examples the result is significantly looser; no number is given.'
 
 M = 1_000
 CPU_OTHERS = 0, 300, 1_000, 3_000, 10_000
@@ -19,7 +22,7 @@ def sweep(full: bool, data_dir: str | None) -> Sweep:
     sizes = bb_diff_m.FULL if full else bb_diff_m.CPU
     kinds = {'canaries': bb_diff_m.KINDS, 'm': (M,)}
     planned = training.settings(others=CPU_OTHERS, **kinds, **sizes | ({} if full else FEWER))
-    also = (bb_diff_m.FIGURE.name,)  # has those without others
+    also = ('bb_diff_m',)  # has those without others
     return training.make_sweep(planned, training.BLACK_BOX, full, data_dir, also)
 
 
@@ -47,16 +50,9 @@ def claims(rows: list[Row]) -> list[Claim]:
     return found
 
 
-FIGURE = Figure(
-    name='bb_diff_nm',
-    title='black-box ε_LB by the number of other examples',
-    paper='with additional examples the result is significantly looser; no number is given.',
-    sweep=sweep,
-    draw=draw,
-    measured=measured,
-    claims=claims,
-    differs=lambda rows: 'The same.',
-)
+def differs(rows: list[Row]) -> str:
+    return 'The same.'
+
 
 if __name__ == '__main__':
-    sys.exit(figure.main(FIGURE))
+    sys.exit(figure.main('bb_diff_nm'))

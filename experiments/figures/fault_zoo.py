@@ -10,8 +10,12 @@ from experiments.csv_files import Row
 from experiments.fault_page import Found
 from experiments.fault_table import Subject
 from experiments.figures import figure, style
-from experiments.figures.figure import Claim, Figure
+from experiments.figures.figure import Claim
 from experiments.figures.sweep import CORES, Sweep
+
+TITLE = 'bugs of real DP-SGD code, and by what they are found'
+PAPER_SAYS = 'an ε_LB above the proven ε means that proof or code is wrong. Which bugs show?'
+RESULTS = '../faults'
 
 ZOO = {'fault': faults.FAULTS, 'control': faults.CONTROLS}
 SEEDS = 2  # of each, where the results of `python -m experiments.faults`, with 20, are not there
@@ -93,21 +97,13 @@ def claims(rows: list[Row]) -> list[Claim]:
     ]
 
 
-FIGURE = Figure(
-    name='fault_zoo',
-    title='bugs of real DP-SGD code, and by what they are found',
-    paper='an ε_LB above the proven ε means that proof or code is wrong. Which bugs show?',
-    sweep=sweep,
-    draw=draw,
-    measured=measured,
-    claims=claims,
-    differs=lambda rows: (
+def differs(rows: list[Row]) -> str:
+    return (
         '[`FAULTS.md`](FAULTS.md) says what each of them is and where it happened. What the audit '
         'does not find leaves the scores of its canaries as they are: sampling that is not '
         'Poisson, gradients that are not finite, a denominator that tells the batch size.'
-    ),
-    results='../faults',
-)
+    )
+
 
 if __name__ == '__main__':
-    sys.exit(figure.main(FIGURE))
+    sys.exit(figure.main('fault_zoo'))

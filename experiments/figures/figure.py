@@ -2,6 +2,7 @@
 
 import argparse
 import dataclasses
+import importlib
 import pathlib
 import sys
 from collections.abc import Callable
@@ -26,19 +27,19 @@ class Claim(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Figure:
-    """A figure of the paper, or of ours.
+    """A figure of the paper, or of ours: what a module of this folder says of it.
 
     Attributes:
-        name: the label of the paper's figure.
-        title: what it shows, in a line.
-        paper: what the paper says of it; of our own, what is asked.
+        name: of the module, the label of the paper's figure.
+        title: TITLE, what it shows, in a line.
+        paper: PAPER_SAYS, what the paper says of it; of our own, what is asked.
         sweep: sweep(full, data_dir), what is measured for it.
         draw: the picture of the rows.
         measured: what was measured, a sentence each.
         claims: what is claimed of it, each tested on the rows.
         differs: where it differs from the paper, and why.
-        results: the figure whose results it is drawn from, if it is drawn from another's.
-        legend: the number of columns of the legend.
+        results: RESULTS, the figure whose results it is drawn from, if that is another.
+        legend: LEGEND, the number of columns of the legend.
     """
 
     name: str
@@ -47,8 +48,8 @@ class Figure:
     sweep: Callable[[bool, str | None], Sweep]
     draw: Callable[[list[Row]], matplotlib.figure.Figure]
     measured: Callable[[list[Row]], list[str]]
-    claims: Callable[[list[Row]], list[Claim]] = lambda rows: []
-    differs: Callable[[list[Row]], str] = lambda rows: ''
+    claims: Callable[[list[Row]], list[Claim]]
+    differs: Callable[[list[Row]], str]
     results: str | None = None
     legend: int = 2
 
@@ -82,6 +83,20 @@ class Figure:
         return rows
 
 
+def load(name: str) -> Figure:
+    """The figure that a module of this folder is."""
+    module = importlib.import_module(f'experiments.figures.{name}')
+    functions = 'sweep', 'draw', 'measured', 'claims', 'differs'
+    return Figure(
+        name,
+        module.TITLE,
+        module.PAPER_SAYS,
+        *(getattr(module, function) for function in functions),
+        results=getattr(module, 'RESULTS', None),
+        legend=getattr(module, 'LEGEND', 2),
+    )
+
+
 def parser(description: str) -> argparse.ArgumentParser:
     """Of the flags that all figures have."""
     found = argparse.ArgumentParser(description=description.split('\n')[0])
@@ -90,12 +105,13 @@ def parser(description: str) -> argparse.ArgumentParser:
     return found
 
 
-def main(figure: Figure, argv: list[str] | None = None) -> int:
+def main(name: str, argv: list[str] | None = None) -> int:
     """Draws one figure; returns the exit status."""
-    flags = parser(f'{figure.name}: {figure.title}').parse_args(argv)
+    figure = load(name)
+    flags = parser(f'{name}: {figure.title}').parse_args(argv)
     try:
         figure.make(flags.full, flags.data_dir)
     except ValueError as error:
-        print(f'{figure.name}: {error}', file=sys.stderr)
+        print(f'{name}: {error}', file=sys.stderr)
         return 2
     return 0

@@ -8,10 +8,16 @@ import scipy.stats
 
 from experiments.csv_files import Row
 from experiments.figures import figure, style, training, wb_diff_m
-from experiments.figures.figure import Claim, Figure
+from experiments.figures.figure import Claim
 from experiments.figures.training import OURS
 from oneshot.results.methods import METHODS
 from oneshot.results.result import ASSUMPTIONS
+
+TITLE = 'ε_LB by the number of canaries for every method, beside the plan'
+PAPER_SAYS = 'which method finds how much with how many canaries, and was it foreseen?'
+RESULTS = 'wb_diff_m'
+LEGEND = 3
+sweep = wb_diff_m.sweep
 
 
 def by_method(rows: list[Row], name: str = 'eps_lb') -> dict[str, dict[float, list]]:
@@ -79,22 +85,13 @@ def claims(rows: list[Row]) -> list[Claim]:
     return [Claim('no bound of any run exceeds ε_UB', above == 0, f'{above} of {len(bounds)}')]
 
 
-FIGURE = Figure(
-    name='methods_m',
-    title='ε_LB by the number of canaries for every method, beside the plan',
-    paper='which method finds how much with how many canaries, and was it foreseen?',
-    sweep=wb_diff_m.sweep,
-    draw=draw,
-    measured=measured,
-    claims=claims,
-    differs=lambda rows: (
+def differs(rows: list[Row]) -> str:
+    return (
         'What more is assumed, more is found. With a few hundred canaries only the methods that '
         'assume independent scores say much; `one_run` gains from every canary and stays below, '
         'because it has to hold for all (ε, δ)-DP algorithms.'
-    ),
-    results='wb_diff_m',
-    legend=3,
-)
+    )
+
 
 if __name__ == '__main__':
-    sys.exit(figure.main(FIGURE))
+    sys.exit(figure.main('methods_m'))

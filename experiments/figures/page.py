@@ -35,7 +35,7 @@ def text(figures: list[tuple[Figure, list[Row]]]) -> str:
         f'{held} of {len(claims)} claims hold in the data, by tests that are wrong in at most one '
         'of 10⁶ cases where chance is in it.'
     )
-    (headline,) = [rows for figure, rows in figures if figure is wb_dpsgd_cifar.FIGURE]
+    (headline,) = [rows for figure, rows in figures if figure.name == 'wb_dpsgd_cifar']
     parts = [
         _HEAD.replace('{CLAIMS}', count).replace('{HEADLINE}', wb_dpsgd_cifar.headline(headline))
     ]

@@ -8,8 +8,12 @@ import numpy as np
 from experiments import bench_audit
 from experiments.csv_files import Row, column
 from experiments.figures import figure, style
-from experiments.figures.figure import Claim, Figure
+from experiments.figures.figure import Claim
 from experiments.figures.sweep import Sweep
+
+TITLE = 'what an audit costs by the number of canaries, fused and replayed'
+PAPER_SAYS = 'the paper has no figure of costs. What does an audit add to a training run?'
+LEGEND = 3
 
 CPU, FULL = ('mlp', 1_000, 0.1, 50), ('cnn', 1_000, 0.1, 200)  # model, n, q, steps
 CANARIES = {'dirac': (100, 1_000, 10_000, 100_000), 'mislabeled': (10, 100, 1_000)}
@@ -102,22 +106,14 @@ def claims(rows: list[Row]) -> list[Claim]:
     return [Claim(text, fused < 0.05 * plain, f'{fused / plain:.2%}')]
 
 
-FIGURE = Figure(
-    name='price_of_audit',
-    title='what an audit costs by the number of canaries, fused and replayed',
-    paper='the paper has no figure of costs. What does an audit add to a training run?',
-    sweep=sweep,
-    draw=draw,
-    measured=measured,
-    claims=claims,
-    differs=lambda rows: (
+def differs(rows: list[Row]) -> str:
+    return (
         'Timed alone, without the rest of a step, in one run; absolute seconds are of two shared '
         'cores. Canaries that are examples cost a forward and a backward pass each, fused or not: '
         'there, what replaying costs more are the iterates, and gradients that are made one by '
         'one.'
-    ),
-    legend=3,
-)
+    )
+
 
 if __name__ == '__main__':
-    sys.exit(figure.main(FIGURE))
+    sys.exit(figure.main('price_of_audit'))

@@ -8,9 +8,12 @@ import numpy as np
 
 from experiments.csv_files import Row, column
 from experiments.figures import figure, style
-from experiments.figures.figure import Claim, Figure
+from experiments.figures.figure import Claim
 from experiments.figures.sweep import Sweep
 from oneshot import bounds
+
+TITLE = 'the p-value of ε = ln 3 by the number of right guesses, of 100'
+PAPER_SAYS = '0.553 for 75 right guesses, which is what randomized response expects.'
 
 M, EPS = 100, math.log(3.0)
 DELTAS = (0.0, 1e-3, 1e-2)
@@ -51,19 +54,12 @@ def claims(rows: list[Row]) -> list[Claim]:
     return [Claim('75 right of 100 have p = 0.553', abs(found - PAPER[1]) < 1e-3, f'{found:.6f}')]
 
 
-FIGURE = Figure(
-    name='v_p',
-    title='the p-value of ε = ln 3 by the number of right guesses, of 100',
-    paper='0.553 for 75 right guesses, which is what randomized response expects.',
-    sweep=sweep,
-    draw=draw,
-    measured=measured,
-    claims=claims,
-    differs=lambda rows: (
+def differs(rows: list[Row]) -> str:
+    return (
         'Nothing. The lines for δ > 0 are ours; 75 guesses are what ε = ln 3 makes likely, so that '
         'p is near ½.'
-    ),
-)
+    )
+
 
 if __name__ == '__main__':
-    sys.exit(figure.main(FIGURE))
+    sys.exit(figure.main('v_p'))

@@ -6,9 +6,12 @@ import matplotlib.figure
 
 from experiments.csv_files import Row
 from experiments.figures import figure, style, training
-from experiments.figures.figure import Claim, Figure
+from experiments.figures.figure import Claim
 from experiments.figures.sweep import Sweep
 from experiments.figures.training import Change
+
+TITLE = 'white-box ε_LB by the number of steps, at the same ε'
+PAPER_SAYS = 'no significant difference between one step and many at equal ε; no number is given.'
 
 EVERYBODY, SOME = 1.0, 0.08192  # q
 CPU = {'model': 'mlp-64', 'm': (5_000,), 'steps': (1, 10, 100, 1_000), 'seeds': 12}
@@ -73,16 +76,5 @@ def differs(rows: list[Row]) -> str:
     )
 
 
-FIGURE = Figure(
-    name='wb_diff_iterations',
-    title='white-box ε_LB by the number of steps, at the same ε',
-    paper='no significant difference between one step and many at equal ε; no number is given.',
-    sweep=sweep,
-    draw=draw,
-    measured=measured,
-    claims=claims,
-    differs=differs,
-)
-
 if __name__ == '__main__':
-    sys.exit(figure.main(FIGURE))
+    sys.exit(figure.main('wb_diff_iterations'))

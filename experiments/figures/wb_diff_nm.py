@@ -7,8 +7,11 @@ import numpy as np
 
 from experiments.csv_files import Row
 from experiments.figures import figure, style, training
-from experiments.figures.figure import Claim, Figure
+from experiments.figures.figure import Claim
 from experiments.figures.sweep import Sweep
+
+TITLE = 'white-box ε_LB by the number of other examples'
+PAPER_SAYS = 'adding examples that are no canaries does not change the result; no number is given.'
 
 CPU = {'model': 'mlp-64', 'm': (5_000,), 'steps': (300,), 'q': 0.08192, 'seeds': 12}
 CPU_OTHERS = 0, 500, 2_000, 8_000, 20_000, 50_000
@@ -98,16 +101,5 @@ def differs(rows: list[Row]) -> str:
     return said
 
 
-FIGURE = Figure(
-    name='wb_diff_nm',
-    title='white-box ε_LB by the number of other examples',
-    paper='adding examples that are no canaries does not change the result; no number is given.',
-    sweep=sweep,
-    draw=draw,
-    measured=measured,
-    claims=claims,
-    differs=differs,
-)
-
 if __name__ == '__main__':
-    sys.exit(figure.main(FIGURE))
+    sys.exit(figure.main('wb_diff_nm'))

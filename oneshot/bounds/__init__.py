@@ -1,26 +1,13 @@
-"""Every bound of "Privacy Auditing with One (1) Training Run", in NumPy and SciPy.
+"""Every bound of "Privacy Auditing with One (1) Training Run", in NumPy and SciPy, and some more.
 
-| module          | in the paper                                  |
-|-----------------|-----------------------------------------------|
-| ternary         | Corollary ternary                             |
-| weighted        | Proposition pure, Theorem main                |
-| main_theorem    | Theorem main, Corollary hoeffding             |
-| approx          | Proposition approx                            |
-| adaptive        | Corollary adap_T                              |
-| gaussian        | Lemma gauss                                   |
-| rdp             | Proposition rdp-dpsgd                         |
-| replacement     | Appendix A                                    |
-| generalization  | Appendix B: Theorem generalization, gen_ada   |
-| information     | Appendix C                                    |
-| _invert         | Lemma testci                                  |
+`one_run` has the bounds that assume nothing beyond (ε, δ)-DP, `assuming` those that assume more,
+`consequences` what (ε, δ)-DP implies, `gaussian` Lemma gauss and `inversion` Lemma testci.
 
-and beyond it:
-
-| module          | what                                                       |
-|-----------------|------------------------------------------------------------|
-| fdp             | f-DP in one run (Mahloujifar, Melis and Chaudhuri 2025)    |
-| clopper_pearson | one threshold, independent scores (Nasr et al. 2023)       |
-| gaussian_pair   | two normals fitted to the scores: an estimate, not a bound |
+>>> from oneshot import bounds
+>>> round(bounds.eps_lower_bound(m=1000, r=100, v=75, delta=1e-4), 3)
+0.673
+>>> round(bounds.p_value(m=1000, r=100, v=75, eps=0.5, delta=1e-4), 4)
+0.0146
 """
 
 from oneshot.bounds.assuming.clopper_pearson import (

@@ -23,15 +23,8 @@ def gaussian_rho(sigma: float, sensitivity: float = 1.0) -> float:
 def gaussian_delta(eps: ArrayLike, sigma: float, sensitivity: float = 1.0) -> float | np.ndarray:
     """The smallest δ for which the Gaussian mechanism is (ε, δ)-DP (Lemma gauss).
 
-    δ = Φ̄((ε − ρ) / √(2ρ)) − e^ε·Φ̄((ε + ρ) / √(2ρ)), exact for every ε ≥ 0.
-
-    Args:
-        eps: ε ≥ 0, or an array.
-        sigma: the standard deviation of the noise.
-        sensitivity: Δ, the most that one person can move the value.
-
-    Returns:
-        δ, an array where `eps` is one.
+    δ = Φ̄((ε − ρ) / √(2ρ)) − e^ε·Φ̄((ε + ρ) / √(2ρ)), exact for every ε ≥ 0 or array of them, for
+    noise of standard deviation `sigma` and Δ, the most that one person can move the value.
     """
     rho = gaussian_rho(sigma, sensitivity)
     eps = inputs.array(eps, inputs.eps)

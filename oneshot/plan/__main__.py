@@ -22,13 +22,7 @@ from oneshot.claims import accounting
 from oneshot.claims.claim import DPSGD
 from oneshot.json_text import number_text
 from oneshot.plan.detection import POWER, Violation, detectable_violation
-from oneshot.plan.expected import (
-    COUNT_METHODS,
-    MOST_CANARIES,
-    PLANNED_METHODS,
-    AuditSetting,
-    Rule,
-)
+from oneshot.plan.expected import COUNT_METHODS, MOST_CANARIES, PLANNED_METHODS, AuditSetting, Rule
 from oneshot.plan.score_law import WEIGHINGS, Scoring
 from oneshot.plan.search import Plan, canaries_needed, candidate_counts, plan_guesses
 from oneshot.results import guess

@@ -102,10 +102,7 @@ _HOEFFDING = Bound(_norms, bounds.hoeffding_p_value, bounds.hoeffding_eps_lower_
 
 METHODS = {
     'one_run': Method(
-        'Corollary ternary',
-        'none',
-        _FIXED,
-        Bound(_counts, bounds.p_value, bounds.eps_lower_bound),
+        'Corollary ternary', 'none', _FIXED, Bound(_counts, bounds.p_value, bounds.eps_lower_bound)
     ),
     'adaptive': Method(
         'Corollary adap_T',

@@ -10,10 +10,7 @@ from oneshot import inputs
 
 
 def join(
-    scores: ArrayLike,
-    included: ArrayLike,
-    ids: ArrayLike | None,
-    included_ids: ArrayLike | None,
+    scores: ArrayLike, included: ArrayLike, ids: ArrayLike | None, included_ids: ArrayLike | None
 ) -> np.ndarray:
     """The coins in the order of the scores, by name."""
     size, included = np.size(scores), inputs.vector('included', included)

@@ -80,31 +80,15 @@ def clopper_pearson_p_value(
 
 
 def cp_gdp_mu_lower_bound(
-    n_in: int,
-    hits: int,
-    n_out: int,
-    alarms: int,
-    confidence: float = 0.95,
-    *,
-    plain: bool = False,
+    n_in: int, hits: int, n_out: int, alarms: int, confidence: float = 0.95, *, plain: bool = False
 ) -> float:
     """Lower bound on the μ of an algorithm that is μ-Gaussian-DP, from one threshold.
 
     At most the true μ with probability at least `confidence`, if scores are independent
-    given the coins and the threshold was fixed in advance. It takes the arguments of
-    `clopper_pearson_eps_lower_bound`.
-
-    Args:
-        n_in: the number of included canaries.
-        hits: the number of those with a score above the threshold.
-        n_out: the number of excluded canaries.
-        alarms: the number of those with a score above the threshold.
-        confidence: 1 − the probability that the bound may be wrong.
-        plain: two Clopper-Pearson limits in place of the joint test. Choose before
-            the counts are seen: the larger of both is not a bound.
-
-    Returns:
-        The largest μ that is rejected, to 1e-8; 0 where μ = 0 is not.
+    given the coins and the threshold was fixed in advance: the largest μ that is rejected,
+    to 1e-8, and 0 where μ = 0 is not. It takes the arguments of
+    `clopper_pearson_eps_lower_bound`. With `plain`, two Clopper-Pearson limits stand in
+    place of the joint test. Choose before the counts are seen: the larger of both is no bound.
     """
     counts = _counts(n_in, hits, n_out, alarms, inputs.MOST if plain else _MOST)
     level = 1.0 - inputs.confidence(confidence)

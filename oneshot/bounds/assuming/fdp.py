@@ -107,16 +107,14 @@ def fdp_p_value(m: int, r: int, v: int, curve: Curve) -> float:
     """p-value of "M is f-DP" from v right of r guesses among m canaries.
 
     Valid for any f-DP algorithm and fair coins, r fixed before the scores are seen;
-    guesses of both kinds count. Takes time in proportion to v.
+    guesses of both kinds count. Takes time in proportion to v. To a relative 1e-11; 1e-299
+    stands for all smaller p-values.
 
     Args:
         m: the number of canaries.
         r: the number of guesses.
         v: the number of right guesses.
         curve: the inverse of the blow-up of f, such as `gaussian_curve(mu)`.
-
-    Returns:
-        The p-value, to a relative 1e-11; 1e-299 stands for all smaller ones.
     """
     m, r, v = inputs.counts(m, r, v)
     if v == 0 or _excess(m, r, v, curve, 1.0) <= 0.0:

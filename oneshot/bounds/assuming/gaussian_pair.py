@@ -25,13 +25,8 @@ def gaussian_pair_eps(
     """An estimate of ε at δ: the two normals' `gaussian_pair_mu`, told by Lemma gauss.
 
     If the scores are independent and normal with one variance, at most the ε of that pair
-    with probability `confidence`; no bound otherwise. 0 if the limit of μ is.
-
-    Args:
-        scores_in: scores of the included canaries.
-        scores_out: scores of the excluded canaries.
-        delta: δ in [0, 1].
-        confidence: 1 − the probability that the estimate is above the ε of the pair.
+    with probability `confidence`; no bound otherwise. 0 if the limit of μ is. The scores are
+    those of the included and of the excluded canaries.
     """
     delta = inputs.delta(delta)
     mu = gaussian_pair_mu(scores_in, scores_out, confidence)

@@ -27,9 +27,6 @@ def generalization_failure(n: int, gamma: float, eta: float, eps: float, delta: 
         eta: η ≥ 0, which shares the gap between the algorithm and the sampling.
         eps: ε of the algorithm, for replacement.
         delta: δ of the algorithm, for replacement.
-
-    Returns:
-        The bound, at most 1.
     """
     n = inputs.count('n, the number of samples,', n, 1)
     eta = inputs.real('eta', eta, 0.0, math.inf, ends='[)')

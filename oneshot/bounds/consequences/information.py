@@ -10,11 +10,7 @@ from oneshot.bounds import binomial
 
 
 def mutual_information_bound(
-    n: int,
-    eps: float,
-    delta: float,
-    p: float = 0.5,
-    form: Literal['exact', 'quadratic'] = 'exact',
+    n: int, eps: float, delta: float, p: float = 0.5, form: Literal['exact', 'quadratic'] = 'exact'
 ) -> float:
     """Upper bound on I(S; M(S)) in nats for n coins of probability p (Appendix C).
 

@@ -42,12 +42,8 @@ def approx_p_value(
         eps: the claimed ε.
         delta: the claimed δ.
         p: the probability of inclusion, in (0, 1).
-
-    Returns:
-        The p-value, at most 1.
     """
-    m, k_plus, k_minus, v = _checked(m, k_plus, k_minus, v)
-    p = inputs.real('p, the probability of inclusion,', p, 0.0, 1.0, ends='()')
+    m, k_plus, k_minus, v, p = _checked(m, k_plus, k_minus, v, p)
     return _p_value(m, k_plus, k_minus, v, inputs.eps(eps), inputs.delta(delta), p)
 
 
@@ -65,19 +61,21 @@ def approx_eps_lower_bound(
     At most the true ε with probability at least `confidence`, under (ε, δ)-DP
     alone. Arguments and conditions as in `approx_p_value`.
     """
-    m, k_plus, k_minus, v = _checked(m, k_plus, k_minus, v)
-    p = inputs.real('p, the probability of inclusion,', p, 0.0, 1.0, ends='()')
+    m, k_plus, k_minus, v, p = _checked(m, k_plus, k_minus, v, p)
     delta, confidence = inputs.delta(delta), inputs.confidence(confidence)
     return largest_rejected_eps(
         lambda eps: _p_value(m, k_plus, k_minus, v, eps, delta, p), 1.0 - confidence
     )
 
 
-def _checked(m: int, k_plus: int, k_minus: int, v: int) -> tuple[int, int, int, int]:
+def _checked(
+    m: int, k_plus: int, k_minus: int, v: int, p: float
+) -> tuple[int, int, int, int, float]:
     k_plus = inputs.count('k_plus, the number of guesses "included",', k_plus, 0)
     k_minus = inputs.count('k_minus, the number of guesses "excluded",', k_minus, 0)
     m, _, v = inputs.counts(m, k_plus + k_minus, v)
-    return m, k_plus, k_minus, v
+    p = inputs.real('p, the probability of inclusion,', p, 0.0, 1.0, ends='()')
+    return m, k_plus, k_minus, v, p
 
 
 def _p_value(

@@ -12,6 +12,8 @@ from oneshot.bounds.inversion import largest_rejected_eps
 
 _CHUNK = 1 << 16
 
+_Form = Literal['sum', 'closed']
+
 
 def main_p_value(
     survival: Callable[[np.ndarray], np.ndarray], m: int, v: float, delta: float
@@ -33,9 +35,6 @@ def main_p_value(
         m: the number of canaries.
         v: the total weight of the right guesses, Σ_i max(0, T_i·S_i).
         delta: the claimed δ.
-
-    Returns:
-        The p-value, at most 1.
     """
     m = inputs.count('m, the number of canaries,', m, 1)
     v = inputs.real('v, the weight of the right guesses,', v, 0.0, math.inf, ends='[)')
@@ -50,13 +49,7 @@ def main_p_value(
 
 
 def hoeffding_p_value(
-    m: int,
-    r1: float,
-    r2: float,
-    v: float,
-    eps: float,
-    delta: float,
-    form: Literal['sum', 'closed'] = 'sum',
+    m: int, r1: float, r2: float, v: float, eps: float, delta: float, form: _Form = 'sum'
 ) -> float:
     """p-value of "M is (ε, δ)-DP" from the norms of the guesses alone.
 
@@ -99,7 +92,7 @@ def hoeffding_eps_lower_bound(
     v: float,
     delta: float,
     confidence: float = 0.95,
-    form: Literal['sum', 'closed'] = 'sum',
+    form: _Form = 'sum',
 ) -> float:
     """Lower bound on ε by Corollary hoeffding and Lemma testci.
 

@@ -61,18 +61,17 @@ def eps_lower_bound(m: int, r: int, v: int, delta: float, confidence: float = 0.
 
     Corollary ternary through Lemma testci: if M is (ε, δ)-DP, the returned
     value is at most ε with probability at least `confidence`. Assumes nothing
-    about M beyond (ε, δ)-DP; r is fixed before the scores are seen.
+    about M beyond (ε, δ)-DP; r and δ are fixed before the scores are seen.
 
     Args:
         m: the number of canaries, each included by a fair coin of its own.
         r: the number of guesses, abstentions left out.
         v: the number of right guesses.
-        delta: δ in [0, 1], fixed beforehand.
+        delta: δ in [0, 1].
         confidence: 1 − the probability that the bound may be wrong.
 
     Returns:
-        The largest ε whose p-value is at most 1 − confidence, found to 1e-11;
-        0.0 where ε = 0 cannot be rejected.
+        The largest ε whose p-value is at most 1 − confidence, to 1e-11; 0 if ε = 0 is not rejected.
     """
     m, r, v = inputs.counts(m, r, v)
     delta, confidence = inputs.delta(delta), inputs.confidence(confidence)

@@ -50,9 +50,6 @@ def weighted_p_value(weights: ArrayLike, v: float, eps: float, delta: float = 0.
         v: the total weight of the right guesses, Σ_i max(0, t_i·s_i).
         eps: the claimed ε.
         delta: the claimed δ.
-
-    Returns:
-        The p-value, at most 1.
     """
     delta = inputs.delta(delta)
     weights, v = inputs.weights(weights, v, bounded=delta > 0)

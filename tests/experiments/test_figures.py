@@ -265,7 +265,7 @@ def test_processes_give_what_one_gives(tmp_path):
 
 def test_processes_end_with_the_one_that_started_them(tmp_path):
     """Even if that is killed: `_wait` says who waits, and would wait for a minute."""
-    code = f'from tests.experiments import test_figures; test_figures._sweep_that_waits({str(tmp_path)!r})'
+    code = f'from {__name__} import _sweep_that_waits; _sweep_that_waits({str(tmp_path)!r})'
     parent = subprocess.Popen([sys.executable, '-c', code], cwd=ROOT)
     deadline = time.monotonic() + 60.0
     while len(children := list(tmp_path.glob('*.pid'))) < 2 and time.monotonic() < deadline:

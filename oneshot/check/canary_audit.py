@@ -3,31 +3,31 @@
 Canaries are examples whose gradients are far longer than c, so that the step has to clip
 them, and 0 but for coordinates of their own. `Dirac` canaries have one, on any leaf, so
 that a leaf without noise is seen; `spread` canaries have one in each of many leaves, so
-that clipping leaf by leaf is seen. Of the leaves, ordered by size, every other one takes
-even coordinates only and the rest odd ones: the same place in the next leaf is then
-nobody's, and its noise can be taken away, which reveals a key that two leaves share.
+that clipping leaf by leaf is seen. Every other leaf, by size, takes even coordinates only and
+the others odd ones: the same place in the next leaf is then nobody's, and its noise can be
+taken away, which reveals a key that two leaves share.
 
-There is no other data, and no training: DP-SGD is claimed to be private for any data and
-any iterates, and so for these. There are several scores, and the error of 5 % is shared
-between them.
+There is no other data, and no training: DP-SGD is claimed to be private for any data and any
+iterates. The scores share the error of 5 %.
 """
 
+import dataclasses
 import math
 from typing import NamedTuple
 
 import jax
 import numpy as np
 
-from oneshot import scores
 from oneshot.audit.canaries import flip_coins
 from oneshot.check import sampler
 from oneshot.check.finding import Finding
 from oneshot.check.runner import CANARIES, STEPS, Runner
 from oneshot.check.step import PLACES
-from oneshot.claims import accounting, tradeoff
+from oneshot.claims import tradeoff
 from oneshot.claims.claim import DPSGD
 from oneshot.dpsgd import sampling
 from oneshot.results.result import AuditResult
+from oneshot.scores.front_door import audit_scores
 
 DELTA = 1e-5
 
@@ -88,14 +88,13 @@ def lay_out(runner: Runner, rng: np.random.Generator) -> Canaries:
     mean = ((math.sqrt(49.0 + 4.0 * step.rows) - 7.0) / 2.0) ** 2
     most = int(2.0 * mean / step.sampling_prob)
     spread, wide = _widest([places.size for places in free], min(_SPREAD, most // 3))
-    rows: list[list[tuple[int, int]]] = []  # of pairs of a leaf and a place in it
-    rows += [[(i, int(free[i][j])) for i in wide] for j in range(spread)]
+    rows = [[(i, int(free[i][j])) for i in wide] for j in range(spread)]  # leaves, and places
     free = [places[spread:] if i in wide else places for i, places in enumerate(free)]
     # Some on every leaf, and the others anywhere.
-    first = [(i, int(place)) for i, places in enumerate(free) for place in places[:_LEAST]]
-    rest = [(i, int(place)) for i, places in enumerate(free) for place in places[_LEAST:]]
-    singles = first + [rest[i] for i in rng.permutation(len(rest))]
-    rows += [[single] for single in singles[: min(CANARIES - _SPREAD, most - len(rows))]]
+    singles = [[(i, int(place))] for i, places in enumerate(free) for place in places[:_LEAST]]
+    others = [[(i, int(place))] for i, places in enumerate(free) for place in places[_LEAST:]]
+    singles += [others[i] for i in rng.permutation(len(others))]
+    rows += singles[: min(CANARIES - _SPREAD, most - len(rows))]
     places = np.full((2, len(rows), PLACES), -1, np.int32)
     for number, row in enumerate(rows):
         for column, (i, place) in enumerate(row):
@@ -142,46 +141,37 @@ def examine(runner: Runner, key: jax.Array, noise: np.ndarray) -> Audit:
     canaries = lay_out(runner, np.random.default_rng(seed))
     m = len(canaries.places)
     included = np.asarray(flip_coins(coin_key, m))
-    examples = runner.silent(runner.room)
+    examples = runner.zero_gradient_examples(runner.room)
     examples.places[:m] = canaries.places
     examples.size[:m] = _SIZE * step.clip_norm
     indices = _batches(runner, draw_key, np.flatnonzero(included))
     gradients = runner.run(run_key, examples, indices)[: claim.steps]
-    found = score(runner, canaries, gradients, noise, claim)
-    eps = accounting.eps_upper_bound(
-        claim.noise_multiplier, claim.sampling_prob, claim.steps, DELTA
-    )
+    values, eps = score(runner, canaries, gradients, noise, claim), claim.eps(DELTA)
     wide = canaries.widths > 1
     paired = np.all((canaries.places >= 0) == (canaries.partners >= 0), axis=1)
-    who = {'dirac': ~wide, 'spread': wide, 'changes': wide | ~wide, 'leaves': paired}
-    who = {k: chosen for k, chosen in who.items() if k == 'dirac' or chosen.sum() >= _FEWEST}
+    scored = {'dirac': ~wide, 'spread': wide, 'changes': wide | ~wide, 'leaves': paired}
+    scored = {k: own for k, own in scored.items() if k == 'dirac' or own.sum() >= _FEWEST}
+    known = {'delta': DELTA, 'confidence': 1.0 - 0.05 / len(scored), 'eps_claimed': eps}
     results = {}
-    for name, chosen in who.items():
-        k = max(1, round(_SHARE * int(chosen.sum())))
-        results[name] = scores.audit_scores(
-            found[name][chosen],
-            included[chosen],
-            delta=DELTA,
-            confidence=1.0 - 0.05 / len(who),
-            guesses=(k, k),
-            eps_claimed=eps,
-        )
+    for name, own in scored.items():
+        k = max(1, round(_SHARE * int(own.sum())))
+        results[name] = audit_scores(values[name][own], included[own], guesses=(k, k), **known)
     return Audit(claim, eps, results, _findings(claim, eps, results))
 
 
 def _findings(claim: DPSGD, eps: float, results: dict[str, AuditResult]) -> list[Finding]:
     """The p-values are of the claim that the step is DP-SGD, by its trade-off curve."""
-    known = claim.noise_multiplier, claim.sampling_prob, claim.steps
     findings = []
     for name, result in results.items():
         counts = result.m, result.guesses, result.correct
+        p_value = tradeoff.dpsgd_p_value(*counts, *dataclasses.astuple(claim))
         seen_before = name != 'dirac' and results['dirac'].violated
         findings.append(
             Finding(
                 f'audit by {name}',
                 f'ε_LB of at most ε = {eps:.4g}, at δ = {DELTA:g}, after {claim.steps} steps',
                 f'ε_LB = {result.eps_lb:.4g}, {result.correct:g} of {result.guesses} guesses right',
-                p_value=min(1.0, tradeoff.dpsgd_p_value(*counts, *known)),
+                p_value=min(1.0, p_value),
                 cause=_KNOWN_CAUSE if seen_before else _CAUSES[name],
             )
         )
@@ -213,8 +203,7 @@ def score(
     varies from step to step. `leaves` is what there is of it, unweighed, less what stands
     at the same place of a leaf beside.
     """
-    unit = runner.step.expected_batch_size / runner.step.clip_norm
-    unit = unit / np.sqrt(canaries.widths)
+    unit = runner.step.expected_batch_size / runner.step.clip_norm / np.sqrt(canaries.widths)
     halfway = claim.sampling_prob * claim.steps / 2.0
 
     def pick(table: np.ndarray, places: np.ndarray) -> np.ndarray:
@@ -225,15 +214,8 @@ def score(
 
     along = pick(gradients, canaries.places)
     beside = pick(gradients, canaries.partners)
-    squares = np.concatenate(
-        [np.full((1, leaf.size), np.mean(np.square(leaf.of(noise)))) for leaf in runner.leaves],
-        axis=1,
-    )
-    variance = unit * pick(squares, canaries.places)[0]
+    squares = [np.full((1, leaf.size), np.mean(leaf.of(noise) ** 2)) for leaf in runner.leaves]
+    variance = unit * pick(np.concatenate(squares, axis=1), canaries.places)[0]
     weighed = (along.sum(0) - halfway) / np.maximum(np.nan_to_num(variance), 1e-12)
-    return {
-        'dirac': weighed,
-        'spread': weighed,
-        'changes': np.var(along, axis=0),
-        'leaves': (along - beside).sum(0) - halfway,
-    }
+    changes, leaves = np.var(along, axis=0), (along - beside).sum(0) - halfway
+    return {'dirac': weighed, 'spread': weighed, 'changes': changes, 'leaves': leaves}

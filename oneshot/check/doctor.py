@@ -57,8 +57,7 @@ class Report:
             'eps_claimed': self.audit.eps_claimed,
             'delta': canary_audit.DELTA,
             'findings': [
-                dataclasses.asdict(finding) | {'fault': finding in faults}
-                for finding in self.findings
+                dataclasses.asdict(one) | {'fault': one in faults} for one in self.findings
             ],
         }
 
@@ -70,20 +69,21 @@ class Report:
     def show(self, console: Console) -> None:
         """A table of all checks, and all that is to be said of each fault."""
         faults = self.faults
-        table = Table(title=f'{self.step.name}, examined', title_justify='left')
-        for column in ('check', 'seen', 'by chance', ''):
-            table.add_column(column)
+        columns = 'check', 'seen', 'by chance', ''
+        table = Table(*columns, title=f'{self.step.name}, examined', title_justify='left')
         for finding in self.findings:
-            chance = 'exact' if finding.p_value is None else _number(finding.p_value)
             mark = 'FAULT' if finding in faults else 'ok'
-            table.add_row(finding.check, finding.seen, chance, mark)
+            table.add_row(finding.check, finding.seen, _chance(finding), mark)
         console.print(table)
         for finding in faults:
             console.print(f'\nFAULT: {finding.check}', highlight=False)
+            certainty = 'certain: the check is exact'
+            if finding.p_value is not None:
+                certainty = f'a right step shows as much with a probability of {_chance(finding)}'
             lines = Table.grid(padding=(0, 2))
             lines.add_row('  expected', finding.expected)
             lines.add_row('  seen', finding.seen)
-            lines.add_row('  sure', _sure(finding))
+            lines.add_row('  sure', certainty)
             lines.add_row('  usually', finding.cause)
             console.print(lines)
         for note in self.notes:
@@ -96,14 +96,10 @@ class Report:
         )
 
 
-def _number(p_value: float) -> str:
-    return f'{p_value:.2g}' if p_value > 1e-300 else '< 1e-300'
-
-
-def _sure(finding: Finding) -> str:
+def _chance(finding: Finding) -> str:
     if finding.p_value is None:
-        return 'certain: the check is exact'
-    return f'a right step shows as much with a probability of {_number(finding.p_value)}'
+        return 'exact'
+    return f'{finding.p_value:.2g}' if finding.p_value > 1e-300 else '< 1e-300'
 
 
 def examine(
@@ -127,7 +123,7 @@ def examine(
     patient = runner(step)
     findings = sensitivity.examine(patient, exact_key)
     progress('listening to the noise')
-    few, many = noise.quiet(patient, noise_key)
+    few, many = noise.noise_only_gradients(patient, noise_key)
     findings += noise.examine(patient, few, many)
     if step.sample is not None:
         progress('drawing batches')

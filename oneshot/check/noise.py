@@ -16,14 +16,13 @@ _SAMPLE = 100_000  # values of which the law is looked at
 _REPEATED = 1e-9  # a p-value at which coordinates, steps or leaves are taken for alike
 
 
-def quiet(runner: Runner, key: jax.Array) -> tuple[np.ndarray, np.ndarray]:
+def noise_only_gradients(runner: Runner, key: jax.Array) -> tuple[np.ndarray, np.ndarray]:
     """Gradients of examples that have none: the noise, beside few examples and beside many."""
-    rows = runner.step.rows
-    silent, noise = runner.silent(runner.room), []
-    for i, count in enumerate((2, rows)):
-        indices = np.where(np.arange(rows) < count, np.arange(rows), -1).astype(np.int32)
-        run = runner.run(jax.random.fold_in(key, i), silent, np.tile(indices, (STEPS, 1)))
-        noise.append(run.astype(np.float64))
+    rows = np.arange(runner.step.rows, dtype=np.int32)
+    examples, noise = runner.zero_gradient_examples(runner.room), []
+    for i, count in enumerate((2, rows.size)):
+        indices = np.tile(np.where(rows < count, rows, -1), (STEPS, 1))
+        noise.append(runner.run(jax.random.fold_in(key, i), examples, indices).astype(np.float64))
     return noise[0], noise[1]
 
 
@@ -39,33 +38,21 @@ def examine(runner: Runner, few: np.ndarray, many: np.ndarray) -> list[Finding]:
         return [within]
     steps = _steps(runner, unit)
     if steps.p_value < _REPEATED:  # and nor do steps
-        few, many, values, unit = few[:1], many[:1], values[:1], unit[:1]
+        few, many, values, unit = (rows[:1] for rows in (few, many, values, unit))
     leaves = _leaves(runner, unit)
     if leaves.p_value < _REPEATED:
         few, many = (_largest(runner, unit).of(noise) for noise in (few, many))
     rows = _rows(few, many)
-    return [
-        _deviation(runner, values, rows),
-        rows,
-        _law(unit),
-        steps,
-        leaves,
-        _within(runner, unit),
-    ]
-
-
-def _largest(runner: Runner, unit: np.ndarray) -> Leaf:
-    """The largest leaf with noise."""
-    return max(runner.leaves, key=lambda leaf: (bool(leaf.of(unit).any()), leaf.size))
+    deviation, law = _deviation(runner, values, rows), _law(unit)
+    return [deviation, rows, law, steps, leaves, _within(runner, unit)]
 
 
 def _scale(runner: Runner, values: np.ndarray) -> np.ndarray:
     """The deviation of every coordinate, as measured on its leaf; 1 where there is none."""
-    scale = np.empty(runner.size)
-    for leaf in runner.leaves:
-        measured = _rms(leaf.of(values))
-        leaf.of(scale)[:] = measured if measured > 0.0 else 1.0
-    return scale
+    return np.repeat(
+        [_rms(leaf.of(values)) or 1.0 for leaf in runner.leaves],
+        [leaf.size for leaf in runner.leaves],
+    )
 
 
 def _rms(values: np.ndarray) -> float:
@@ -75,24 +62,24 @@ def _rms(values: np.ndarray) -> float:
 def _deviation(runner: Runner, values: np.ndarray, rows: Finding) -> Finding:
     """Σ x²/σ² of N values has the chi-squared distribution with N degrees of freedom."""
 
-    def p_value(leaf: Leaf) -> float:
-        found = leaf.of(values)
-        return float(scipy.stats.chi2.cdf(np.sum(np.square(found)), found.size))
+    def tail(leaf: Leaf) -> tuple[float, float]:
+        own = leaf.of(values)
+        return float(scipy.stats.chi2.cdf(np.sum(np.square(own)), own.size)), _rms(own)
 
     # Of leaves that are as unlikely as can be, the one with the least noise is shown.
-    worst = min(runner.leaves, key=lambda leaf: (p_value(leaf), _rms(leaf.of(values))))
-    measured = _rms(leaf_values := worst.of(values))
-    too_little = sum(_rms(leaf.of(values)) < 0.9 for leaf in runner.leaves)
+    tails = [tail(leaf) for leaf in runner.leaves]
+    (p_value, measured), worst = min(zip(tails, runner.leaves, strict=True), key=lambda x: x[0])
+    too_little = sum(rms < 0.9 for _, rms in tails)
     overall, unit = _rms(values), runner.step.deviation
     note = ''
-    if all(_rms(leaf.of(values)) > 1.1 for leaf in runner.leaves):
+    if all(rms > 1.1 for _, rms in tails):
         note = f'The noise is {overall:.4g} times what is claimed: more private, less useful.'
     return Finding(
         'noise',
         f'the deviation σc/B = {unit:.4g} in every leaf',
-        f'{measured * unit:.4g} in {worst.name}, of {leaf_values.size:,} values; '
-        f'less by a tenth in {too_little} of {len(runner.leaves)} leaves',
-        p_value=min(1.0, len(runner.leaves) * p_value(worst)),
+        f'{measured * unit:.4g} in {worst.name}, of {worst.of(values).size:,} values; '
+        f'less by a tenth in {too_little} of {len(tails)} leaves',
+        p_value=min(1.0, len(tails) * p_value),
         cause=rows.cause if rows.p_value < _REPEATED else _cause(runner, overall, too_little),
         note=note,
     )
@@ -146,8 +133,7 @@ def _law(unit: np.ndarray) -> Finding:
     values = unit[unit != 0.0]  # where there is none, another check says so
     if not values.size:
         return Finding('law of the noise', 'a normal law', 'no noise', p_value=1.0)
-    values = values[:: max(1, values.size // _SAMPLE)]
-    test = scipy.stats.kstest(values, 'norm')
+    test = scipy.stats.kstest(values[:: max(1, values.size // _SAMPLE)], 'norm')
     return Finding(
         'law of the noise',
         'a normal law',
@@ -160,14 +146,18 @@ def _law(unit: np.ndarray) -> Finding:
 
 def correlation_p_value(correlation: np.ndarray, size: np.ndarray | int) -> np.ndarray:
     """Two-sided, of ⟨x, y⟩/‖x‖‖y‖ of independent normal vectors: Student's t."""
-    left = np.maximum(1.0 - np.square(correlation), 1e-300)
-    statistic = np.abs(correlation) * np.sqrt((np.asarray(size) - 1) / left)
-    return 2.0 * scipy.stats.t.sf(statistic, np.asarray(size) - 1)
+    freedom, left = np.asarray(size) - 1, np.maximum(1.0 - np.square(correlation), 1e-300)
+    return 2.0 * scipy.stats.t.sf(np.abs(correlation) * np.sqrt(freedom / left), freedom)
 
 
 def _normalized(rows: np.ndarray) -> np.ndarray:
     norms = np.linalg.norm(rows, axis=-1, keepdims=True)
     return rows / np.where(norms > 0.0, norms, 1.0)
+
+
+def _largest(runner: Runner, unit: np.ndarray) -> Leaf:
+    """The largest leaf with noise."""
+    return max(runner.leaves, key=lambda leaf: (bool(leaf.of(unit).any()), leaf.size))
 
 
 def _steps(runner: Runner, unit: np.ndarray) -> Finding:
@@ -191,26 +181,19 @@ def _leaves(runner: Runner, unit: np.ndarray) -> Finding:
     """The beginning of every leaf against that of every other."""
     if len(runner.leaves) < 2:
         return Finding('leaves', 'noise of its own in every leaf', 'one leaf', p_value=1.0)
-    width = min(_PREFIX, max(leaf.size for leaf in runner.leaves))
-    table = np.zeros((len(runner.leaves), len(unit), width))
-    for row, leaf in zip(table, runner.leaves, strict=True):
-        row[:, : min(leaf.size, width)] = leaf.of(unit)[:, :width]
-    table = table.reshape(len(table), -1)
-    pairs = list(itertools.combinations(range(len(runner.leaves)), 2))
-    found = []
-    for i, j in pairs:
-        both = np.minimum(runner.leaves[i].size, runner.leaves[j].size)
-        use = np.tile(np.arange(width) < both, len(unit))
-        one, other = _normalized(table[[i, j]][:, use])
-        found.append((float(one @ other), int(use.sum())))
-    values, sizes = (np.array(column) for column in zip(*found, strict=True))
-    chances = correlation_p_value(values, sizes)
+    pairs, values, sizes = list(itertools.combinations(runner.leaves, 2)), [], []
+    for pair in pairs:
+        width = min(_PREFIX, *(leaf.size for leaf in pair))
+        first, second = (_normalized(leaf.of(unit)[:, :width].reshape(-1)) for leaf in pair)
+        values.append(float(first @ second))
+        sizes.append(first.size)
+    chances = correlation_p_value(np.array(values), np.array(sizes))
     worst = int(np.lexsort((-np.abs(values), chances))[0])
-    names = [runner.leaves[i].name for i in pairs[worst]]
+    first, second = pairs[worst]
     return Finding(
         'leaves',
         'noise of its own in every leaf',
-        f'correlation {values[worst]:.2g} between {names[0]} and {names[1]}',
+        f'correlation {values[worst]:.2g} between {first.name} and {second.name}',
         p_value=min(1.0, len(pairs) * float(chances[worst])),
         cause='One key makes the noise of all leaves, so that the difference of two leaves has '
         'none.',
@@ -220,19 +203,16 @@ def _leaves(runner: Runner, unit: np.ndarray) -> Finding:
 def _within(runner: Runner, unit: np.ndarray) -> Finding:
     """Every leaf against itself, moved along each of its axes.
 
-    The correlation at a lag, around a circle, has a variance of 1/N or, at half of the
-    circle, 2/N; the latter is taken for all.
+    The correlation at a lag, around a circle, has a variance of at most 2/N (at half of it).
     """
     tests, worst = 0, (1.0, 0.0, '', 0)
     for leaf in runner.leaves:
         block = leaf.of(unit).reshape(len(unit), *leaf.shape)
         for axis in range(len(leaf.shape)):
-            if leaf.shape[axis] < 2:
-                continue
             moved = np.moveaxis(block, 1 + axis, 1).reshape(len(unit), -1)
             spectrum = np.sum(np.abs(np.fft.rfft(moved, axis=1)) ** 2, axis=0)
             lags = np.fft.irfft(spectrum, moved.shape[1])[: moved.shape[1] // 2 + 1]
-            if lags[0] == 0.0:
+            if lags[0] == 0.0 or leaf.shape[axis] < 2:
                 continue
             values = lags[1:] / lags[0]
             lag = int(np.argmax(np.abs(values)))

@@ -40,10 +40,8 @@ class Runner:
     def __init__(self, step: Step) -> None:
         self.step = step
         self.model = step.model or small_model()
-        named = jax.tree_util.tree_flatten_with_path(self.model.params)[0]
-        sizes = [leaf.size for _, leaf in named]
-        firsts = np.concatenate([[0], np.cumsum(sizes)]).tolist()
-        self.size = firsts[-1]
+        named = jax.tree_util.tree_leaves_with_path(self.model.params)
+        *firsts, self.size = np.cumsum([0, *(leaf.size for _, leaf in named)]).tolist()
         if not 2 <= self.size <= LARGEST:
             raise ValueError(
                 f'The model must have 2 to {LARGEST:,} parameters to be examined, but it has '
@@ -52,7 +50,7 @@ class Runner:
         self.room = max(CANARIES, step.rows)  # examples that runs choose from, all of one shape
         self.leaves = [
             Leaf(jax.tree_util.keystr(path, simple=True, separator='/'), first, jnp.shape(leaf))
-            for (path, leaf), first in zip(named, firsts[:-1], strict=True)
+            for (path, leaf), first in zip(named, firsts, strict=True)
         ]
         loss_fn, params = chosen_loss(self.model.loss_fn), self.model.params
         init = step.init or (lambda params, key: (key, jnp.int32(0)))
@@ -60,8 +58,8 @@ class Runner:
         def advance(state: PyTree, batch: Example, mask: jax.Array) -> tuple[PyTree, PyTree]:
             if step.init is None:
                 key, number = state
-                given = jax.random.fold_in(key, number)
-                gradient = step.gradient(loss_fn, params, batch, mask, given)
+                step_key = jax.random.fold_in(key, number)
+                gradient = step.gradient(loss_fn, params, batch, mask, step_key)
                 state = key, number + 1
             else:
                 gradient, state = step.gradient(loss_fn, params, batch, mask, state)
@@ -73,28 +71,28 @@ class Runner:
 
         @jax.jit
         def run(key: jax.Array, examples: Example, indices: jax.Array) -> jax.Array:
-            def one(state: PyTree, rows: jax.Array) -> tuple[PyTree, jax.Array]:
+            def body(state: PyTree, rows: jax.Array) -> tuple[PyTree, jax.Array]:
                 batch = jax.tree.map(lambda x: x[jnp.maximum(rows, 0)], examples)
                 gradient, state = advance(state, batch, rows >= 0)
                 return state, ravel_pytree(gradient)[0]
 
-            return jax.lax.scan(one, init(params, key), indices)[1]
+            return jax.lax.scan(body, init(params, key), indices)[1]
 
-        batch, mask = self.silent(step.rows), np.zeros(step.rows, bool)
+        batch, mask = self.zero_gradient_examples(step.rows), np.zeros(step.rows, bool)
         shapes = jax.tree.leaves(jax.eval_shape(first, jax.random.key(0), batch, mask))
         self.rounding = max(float(jnp.finfo(leaf.dtype).eps) for leaf in shapes)  # relative
-        self._once = jax.jit(lambda *given: ravel_pytree(first(*given))[0])
+        self._first_gradient = jax.jit(lambda *batch: ravel_pytree(first(*batch))[0])
         self._run = run
 
-    def once(self, key: jax.Array, batch: Example, mask: np.ndarray) -> np.ndarray:
+    def first_gradient(self, key: jax.Array, batch: Example, mask: np.ndarray) -> np.ndarray:
         """The gradient of the first step on one batch, of which the masked rows are real."""
-        return np.asarray(self._once(key, batch, mask))
+        return np.asarray(self._first_gradient(key, batch, mask))
 
     def run(self, key: jax.Array, examples: Example, indices: np.ndarray) -> np.ndarray:
         """The gradients of as many steps as there are rows of indices; −1 is padding."""
         return np.asarray(self._run(key, examples, indices))
 
-    def silent(self, count: int) -> Example:
+    def zero_gradient_examples(self, count: int) -> Example:
         """As many examples whose gradient is 0, as NumPy arrays, to be changed."""
         taken = np.arange(count) % len(jax.tree.leaves(self.model.examples)[0])
         return Example(
@@ -106,16 +104,17 @@ class Runner:
         )
 
     def _check(self, gradient: PyTree) -> None:
-        expected, given = (jax.tree.map(jnp.shape, tree) for tree in (self.model.params, gradient))
-        if jax.tree.structure(gradient) != jax.tree.structure(self.model.params):
+        trees = self.model.params, gradient
+        expected, returned = map(jax.tree.structure, trees)
+        if expected != returned:
             raise ValueError(
-                'gradient must return a tree like the parameters, '
-                f'{jax.tree.structure(self.model.params)}, but returned '
-                f'{jax.tree.structure(gradient)}.'
+                f'gradient must return a tree like the parameters, {expected}, but returned '
+                f'{returned}.'
             )
-        if expected != given:
+        expected, returned = (jax.tree.map(jnp.shape, tree) for tree in trees)
+        if expected != returned:
             raise ValueError(
-                f'gradient must return arrays of the shapes {expected}, but returned {given}.'
+                f'gradient must return arrays of the shapes {expected}, but returned {returned}.'
             )
 
 

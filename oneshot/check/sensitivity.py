@@ -50,19 +50,19 @@ _NOT_FINITE = (
 )
 
 
-class _Bench:
+class _LeaveOneOut:
     """Batches for leaving one out."""
 
     def __init__(self, runner: Runner, key: jax.Array) -> None:
         self.runner, self.key = runner, key
-        self.c = runner.step.clip_norm
+        self.c, self.rows = runner.step.clip_norm, np.arange(runner.step.rows)
         # The coordinate is the same for all, so that examples can be against each other.
         large = sorted(runner.leaves, key=lambda leaf: -leaf.size)[:PLACES]
         self.places = np.array([leaf.first + leaf.size // 2 for leaf in large], np.int32)
 
     def batch(self, others: str, kind: _Kind, position: int) -> Example:
         """A batch of others, with an example of this kind among them."""
-        batch = self.runner.silent(self.runner.step.rows)
+        batch = self.runner.zero_gradient_examples(self.rows.size)
         if others == 'natural':
             batch.weight[:_OTHERS] = 1.0
         elif others == 'huge':
@@ -81,37 +81,32 @@ class _Bench:
 
     def moved(self, others: str, kind: _Kind, count: int, position: int) -> np.ndarray:
         """What the example at a position moves, of so many real ones, in units of c."""
-        batch, real = self.batch(others, kind, position), self.first(count)
-        left = real & (np.arange(real.size) != position)
-        return self.difference((batch, real), (batch, left))
+        batch, real = self.batch(others, kind, position), self.rows < count
+        return self.difference((batch, real), (batch, real & (self.rows != position)))
+
+    def gradient(self, batch: Example, real: np.ndarray, key: jax.Array | None = None):
+        """The gradient of a batch of which some rows are real, with the same noise every time."""
+        return self.runner.first_gradient(self.key if key is None else key, batch, real)
 
     def difference(self, *pair: tuple[Example, np.ndarray]) -> np.ndarray:
         """Of the gradients of two batches with the same key, as sums, in units of c."""
-        one, two = (self.runner.once(self.key, *given).astype(np.float64) for given in pair)
+        first, second = (self.gradient(*batch).astype(np.float64) for batch in pair)
         with np.errstate(invalid='ignore'):  # ∞ − ∞ is NaN, as it should be
-            return (one - two) * (self.runner.step.expected_batch_size / self.c)
-
-    def first(self, count: int) -> np.ndarray:
-        return np.arange(self.runner.step.rows) < count
+            return (first - second) * (self.runner.step.expected_batch_size / self.c)
 
 
 def examine(runner: Runner, key: jax.Array) -> list[Finding]:
     """All that can be said without statistics."""
-    bench = _Bench(runner, key)
+    bench = _LeaveOneOut(runner, key)
     batch_size = _batch_size(bench)
-    return [
-        _deterministic(bench),
-        _sensitivity(bench, batch_size),
-        _not_finite(bench),
-        batch_size,
-        _padding(bench),
-    ]
+    key, sensitivity = _deterministic(bench), _sensitivity(bench, batch_size)
+    return [key, sensitivity, _not_finite(bench), batch_size, _padding(bench)]
 
 
-def _deterministic(bench: _Bench) -> Finding:
+def _deterministic(bench: _LeaveOneOut) -> Finding:
     batch = bench.batch('natural', _NATURAL, 0)
-    keys = bench.key, bench.key, jax.random.fold_in(bench.key, 1)
-    first, again, other = (bench.runner.once(key, batch, bench.first(_OTHERS)) for key in keys)
+    keys, real = (None, None, jax.random.fold_in(bench.key, 1)), bench.rows < _OTHERS
+    first, again, other = (bench.gradient(batch, real, key) for key in keys)
     same, differs = np.array_equal(first, again, equal_nan=True), not np.array_equal(first, other)
     return Finding(
         'key',
@@ -135,18 +130,17 @@ def _norm(moved: np.ndarray) -> float:
     return norm if math.isfinite(norm) else math.inf
 
 
-def _sensitivity(bench: _Bench, batch_size: Finding) -> Finding:
-    found: dict[tuple[str, str], float] = {}
+def _sensitivity(bench: _LeaveOneOut, batch_size: Finding) -> Finding:
+    norms: dict[tuple[str, str], float] = {}
     for kind in _KINDS:
         for others in ('none', 'natural', 'huge'):
             count = 1 if others == 'none' else _OTHERS
-            found[kind.name, others] = _norm(bench.moved(others, kind, count, 0))
-    ends = {0, 1, _OTHERS // 2, _OTHERS - 1, bench.runner.step.rows - 1}
+            norms[kind.name, others] = _norm(bench.moved(others, kind, count, 0))
+    ends = {0, 1, _OTHERS // 2, _OTHERS - 1, bench.rows.size - 1}
     for position in sorted(ends):  # a remainder may be treated in another way
         moved = bench.moved('natural', _ONE, position + 1, position)
-        found[_ONE.name, f'natural, at row {position}'] = _norm(moved)
-    kind, others = max(found, key=found.get)
-    worst = found[kind, others]
+        norms[_ONE.name, f'natural, at row {position}'] = _norm(moved)
+    (kind, others), worst = max(norms.items(), key=lambda item: item[1])
     allowed = 1.0 + _rounding(bench.runner)
     beside = '' if others == 'none' else f', beside others ({others})'
     return Finding(
@@ -154,13 +148,13 @@ def _sensitivity(bench: _Bench, batch_size: Finding) -> Finding:
         'one example moves the sum by at most c',
         f'{worst:.4g}·c, by {kind}{beside}',
         wrong=worst > allowed,
-        cause=batch_size.cause if batch_size.wrong else _cause(bench, found, allowed),
+        cause=batch_size.cause if batch_size.wrong else _cause(bench, norms, allowed),
     )
 
 
-def _cause(bench: _Bench, found: dict[tuple[str, str], float], allowed: float) -> str:
+def _cause(bench: _LeaveOneOut, norms: dict[tuple[str, str], float], allowed: float) -> str:
     """By what shows it and what does not."""
-    alone = {kind: norm for (kind, others), norm in found.items() if others == 'none'}
+    alone = {kind: norm for (kind, others), norm in norms.items() if others == 'none'}
     one = alone[_ONE.name]
     if max(alone.values()) <= allowed:
         return (
@@ -181,12 +175,10 @@ def _cause(bench: _Bench, found: dict[tuple[str, str], float], allowed: float) -
     )
 
 
-def _not_finite(bench: _Bench) -> Finding:
-    worst, by = 0.0, 'any that was tried'
-    for kind in _NOT_FINITE:
-        norm = _norm(bench.moved('natural', kind, _OTHERS, 0))
-        if norm > worst:
-            worst, by = norm, kind.name
+def _not_finite(bench: _LeaveOneOut) -> Finding:
+    norms = {kind: _norm(bench.moved('natural', kind, _OTHERS, 0)) for kind in _NOT_FINITE}
+    kind, worst = max(norms.items(), key=lambda item: item[1])
+    by = kind.name if worst > 0.0 else 'any that was tried'
     wrong = worst > 1.0 + _rounding(bench.runner)
     seen = 'a gradient that is not finite' if math.isinf(worst) else f'{worst:.4g}·c'
     return Finding(
@@ -199,10 +191,9 @@ def _not_finite(bench: _Bench) -> Finding:
     )
 
 
-def _batch_size(bench: _Bench) -> Finding:
+def _batch_size(bench: _LeaveOneOut) -> Finding:
     """The share of one example, beside few and beside many that have a gradient of 0."""
-    rows = bench.runner.step.rows
-    counts = 2, rows // 2, rows
+    counts = 2, bench.rows.size // 2, bench.rows.size
     shares = [_norm(bench.moved('none', _ONE, count, 0)) for count in counts]
     low, high = min(shares), max(shares)
     return Finding(
@@ -215,12 +206,12 @@ def _batch_size(bench: _Bench) -> Finding:
     )
 
 
-def _padding(bench: _Bench) -> Finding:
+def _padding(bench: _LeaveOneOut) -> Finding:
     batch = bench.batch('natural', _NATURAL, 0)
     changed = jax.tree.map(np.copy, batch)
     changed.size[_OTHERS:] = _HUGE * bench.c
     changed.places[_OTHERS:, 0] = bench.places[0]
-    real = bench.first(_OTHERS)
+    real = bench.rows < _OTHERS
     share = _norm(bench.difference((batch, real), (changed, real)))
     return Finding(
         'padding',

@@ -22,12 +22,8 @@ from oneshot.dpsgd.step import Attack
 
 PyTree = Any
 # The claim of `oneshot_step`: ε = 2 after 100 steps.
-CLAIM = {
-    'clip_norm': 1.0,
-    'noise_multiplier': 5.15,
-    'expected_batch_size': 64.0,
-    'sampling_prob': 0.25,
-}
+CLAIM = {'clip_norm': 1.0, 'noise_multiplier': 5.15, 'expected_batch_size': 64.0}
+CLAIM |= {'sampling_prob': 0.25}
 PLACES = 20  # the most coordinates that an example can point at
 
 _LAYERS, _WIDTH = 20, 32  # of the small model
@@ -78,12 +74,11 @@ class Step:
 
     def __post_init__(self) -> None:
         for name in ('gradient', 'init', 'sample'):
-            given = getattr(self, name)
-            if not callable(given) and (given is not None or name == 'gradient'):
-                raise ValueError(f'{name} must be a function, but {given!r} was given.')
+            value = getattr(self, name)
+            if not callable(value) and (value is not None or name == 'gradient'):
+                raise ValueError(f'{name} must be a function, but {value!r} was given.')
         for name in ('clip_norm', 'expected_batch_size'):
-            given = getattr(self, name)
-            inputs.real(name, given, 0.0, math.inf, ends='()')
+            inputs.real(name, getattr(self, name), 0.0, math.inf, ends='()')
         inputs.real('noise_multiplier', self.noise_multiplier, 1e-2, 1e6)
         inputs.real('sampling_prob', self.sampling_prob, 1e-3, 1.0)
         inputs.count('rows', self.rows, 32)
@@ -126,15 +121,13 @@ def small_model() -> Model:
     images, labels = datasets.digits(n=256, seed=0).train
     rng = np.random.default_rng(0)
     sizes = [images[0].size, *[_WIDTH] * (_LAYERS - 1), 10]
-    params = {
-        f'layer_{i:02}': {
-            'bias': jnp.zeros(size_out),
-            'kernel': jnp.asarray(
-                rng.standard_normal((size_in, size_out)) / math.sqrt(size_in), jnp.float32
-            ),
-        }
-        for i, (size_in, size_out) in enumerate(itertools.pairwise(sizes))
-    }
+
+    def make_layer(size_in: int, size_out: int) -> dict[str, jax.Array]:
+        kernel = rng.standard_normal((size_in, size_out)) / math.sqrt(size_in)
+        return {'bias': jnp.zeros(size_out), 'kernel': jnp.asarray(kernel, jnp.float32)}
+
+    pairs = enumerate(itertools.pairwise(sizes))
+    params = {f'layer_{i:02}': make_layer(*pair) for i, pair in pairs}
 
     def loss_fn(params: PyTree, example: tuple[jax.Array, jax.Array]) -> jax.Array:
         image, label = example
@@ -147,11 +140,6 @@ def small_model() -> Model:
     return Model(loss_fn, params, (jnp.asarray(images), jnp.asarray(labels)))
 
 
-def _watch(gradient: PyTree) -> Attack:
-    """An attack that keeps the privatized gradient, which is all that the doctor asks for."""
-    return Attack(lambda params: gradient, lambda state, seen: seen.gradient, lambda *_: {})
-
-
 def oneshot_step(strategy: str, model: Model | None = None) -> Step:
     """`oneshot.dpsgd.make_step`, whole, with all of the batch drawn: padding has a loss of 0."""
 
@@ -160,6 +148,8 @@ def oneshot_step(strategy: str, model: Model | None = None) -> Step:
             inner, real = example
             return jnp.where(real, loss_fn(params, inner), 0.0)
 
+        zeros = jax.tree.map(jnp.zeros_like, params)  # keeps the privatized gradient
+        watch = Attack(lambda _: zeros, lambda state, seen: seen.gradient, lambda *_: {})
         init, advance = dpsgd.make_step(
             loss,
             optax.sgd(1.0),
@@ -167,7 +157,7 @@ def oneshot_step(strategy: str, model: Model | None = None) -> Step:
             noise_multiplier=CLAIM['noise_multiplier'],
             sampling_prob=1.0,
             expected_batch_size=CLAIM['expected_batch_size'],
-            attacks={'watch': _watch(jax.tree.map(jnp.zeros_like, params))},
+            attacks={'watch': watch},
         )
         state, _ = advance(init(params), key, (batch, mask))
         return state.audits['watch']

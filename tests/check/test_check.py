@@ -66,7 +66,7 @@ def left_out(step):
 
 def listened(step):
     runner = Runner(step)
-    return suspicious(noise.examine(runner, *noise.quiet(runner, jax.random.key(1))))
+    return suspicious(noise.examine(runner, *noise.noise_only_gradients(runner, jax.random.key(1))))
 
 
 @pytest.mark.parametrize('name', ['layers_share_the_norm', 'normalized'])
@@ -79,7 +79,7 @@ def test_other_ways_to_be_right_are_no_fault(name):
 def test_too_careful_is_no_fault_but_a_note(name, times):
     runner = Runner(small(getattr(steps, name)))
     assert not suspicious(sensitivity.examine(runner, jax.random.key(0)))
-    findings = noise.examine(runner, *noise.quiet(runner, jax.random.key(0)))
+    findings = noise.examine(runner, *noise.noise_only_gradients(runner, jax.random.key(0)))
     assert not suspicious(findings)
     (note,) = [one.note for one in findings if one.note]
     assert float(note.split()[3]) == pytest.approx(times, rel=0.02)
@@ -274,7 +274,7 @@ def test_canaries_stand_on_coordinates_of_their_own():
 def test_the_examples_have_the_gradients_that_they_should():
     step = small()
     runner = Runner(step)
-    batch = runner.silent(3)
+    batch = runner.zero_gradient_examples(3)
     batch.size[0], batch.places[0, :2] = 5.0, (3, 649)
     batch.dense[1] = 2.0
     batch.weight[2] = 1.0
@@ -339,7 +339,7 @@ def test_a_step_of_a_file(file, capsys, monkeypatch):
 def test_a_function_of_a_file(file, monkeypatch):
     monkeypatch.setattr(sys, 'path', sys.path.copy())
     flags = ['--noise-multiplier=2', '--expected-batch-size=8', '--q=0.5']
-    step = command._step(command._parser().parse_args([f'{file}:gradient', *flags]))
+    step = command._step(command._parser('check').parse_args([f'{file}:gradient', *flags]))
     assert (step.noise_multiplier, step.expected_batch_size) == (2.0, 8.0)
     assert (step.clip_norm, step.sampling_prob) == (1.0, 0.5)
     assert step.name == f'{file}:gradient'

@@ -45,15 +45,8 @@ def eps_upper_bound(
 ) -> float:
     """ε with which Algorithm dpsgd is (ε, δ)-DP for adding or removing one example.
 
-    Args:
-        noise_multiplier: σ; at 0 nothing is proven, and ε is ∞.
-        sampling_prob: q of the Poisson sampling.
-        steps: ℓ.
-        delta: δ.
-
-    Returns:
-        ε, rounded up by the accountant; above 300 by Rényi DP, which is looser and takes
-        no time, where privacy loss distributions would take minutes.
+    Rounded up by the accountant; above 300 by Rényi DP, which is looser and takes no time, where
+    privacy loss distributions would take minutes. At σ = 0 nothing is proven, and ε is ∞.
     """
     sigma, q, steps = parameters(noise_multiplier, sampling_prob, steps)
     delta = inputs.delta(delta)
@@ -125,7 +118,7 @@ def _smallest(
         width = min(0.5, 2.0 * width)
         low, high = high, high * (1.0 + width)
     scipy.optimize.brentq(value, low, high, xtol=tolerance, rtol=1e-15)
-    return min(sigma for sigma, one in known.items() if one <= 0.0)
+    return min(sigma for sigma, gap in known.items() if gap <= 0.0)
 
 
 def gaussian_guess(mu: float, q: float, steps: int) -> float:

@@ -57,19 +57,9 @@ def dpsgd_eps_lower_bound(
     all larger ones are. As for `fdp_p_value`, r is fixed before the scores are seen. Takes
     about a second for 2,000 steps, and less where calls with the same q and ℓ came before.
 
-    Args:
-        m: the number of canaries.
-        r: the number of guesses.
-        v: the number of right guesses.
-        delta: δ in [0, 1].
-        confidence: 1 − the probability that the bound may be wrong.
-        sampling_prob: q.
-        steps: ℓ.
-
-    Returns:
-        The ε of that σ, which is found to a relative 1e-4 and rounded up: to 1e-3 where ε is
-        8. 0 where no σ is rejected. No σ is tried below 0.1 or where Rényi DP does not prove
-        ε ≤ 300 at δ = 1e-5: where all others are rejected, the ε of the smallest is returned.
+    The ε of that σ is found to a relative 1e-4 and rounded up: to 1e-3 where ε is 8. It is 0
+    where no σ is rejected. No σ is tried below 0.1 or where Rényi DP does not prove ε ≤ 300 at
+    δ = 1e-5: where all others are rejected, the ε of the smallest is returned.
     """
     m, r, v = inputs.counts(m, r, v)
     delta, beta = inputs.delta(delta), 1.0 - inputs.confidence(confidence)

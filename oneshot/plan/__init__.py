@@ -5,14 +5,14 @@ guesses, and `detection` the violations that are noticed.
 
 >>> import oneshot
 >>> from oneshot.plan import AuditSetting, Scoring, detectable_violation, plan_guesses
->>> scoring = Scoring(oneshot.DPSGD(noise_multiplier=1.0), weighing='dot')
+>>> scoring = Scoring(oneshot.DPSGD(noise_multiplier=1.0))
 >>> audit = AuditSetting(scoring, m=1000, delta=1e-5, method='fdp')
 >>> plan = plan_guesses(audit)
 >>> plan.rule, round(plan.eps_lb, 2)
-((1, 1), 0)
+((58, 58), 2.55)
 >>> violation = detectable_violation(audit, eps=4.38)
 >>> round(violation.noise_multiplier, 2)
-0
+0.56
 """
 
 from oneshot.plan.detection import Violation, detectable_violation

@@ -207,9 +207,9 @@ def plan_audit(
     >>> import oneshot
     >>> plan = oneshot.plan_audit(oneshot.DPSGD(1.0, 0.1, 100), m=1000, delta=1e-5)
     >>> plan.rule
-    (60, 35)
+    (52, 21)
     >>> round(plan.eps_lb, 1)
-    2.4
+    2.1
 
     Args:
         claim: the DP-SGD that is to be audited.

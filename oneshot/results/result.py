@@ -23,7 +23,7 @@ class AuditResult:
     >>> guesses = np.where(included, 1, -1) * np.where(np.arange(200) < 20, -1, 1)
     >>> result = oneshot.audit_guesses(guesses, included, delta=1e-5, eps_claimed=1.0)
     >>> result.correct, result.guesses, round(result.eps_lb, 2), result.certainty
-    (180, 200, 1.77, 'with 95 % confidence')
+    (180, 200, 1.8, 'with 95 % confidence')
     >>> result.violated
     True
 

@@ -1,15 +1,13 @@
 """Many devices: what lies where, and what is done by all of them together.
 
-The mesh has two axes, `data` and `model`. Examples and canaries are rows: they are split
-over all devices, and a device differentiates its own. Parameters, and all that is like them
-(sums, noise, the optimizer's state), are split over `model` along one of their axes, or lie
-on every device where that axis is of size 1 (`spec`).
+The mesh has two axes, `data` and `model`. Examples and canaries are rows: they are split over
+all devices, and a device differentiates its own. Parameters, and all that is like them (sums,
+noise, the optimizer's state), are split over `model` along one of their axes (`spec`).
 
 A step is written for one device. Inside of `jax.set_mesh` with a mesh of `make_mesh`, the same
 function is one for many: `gradient_sums`, `sum_over_devices` and `map_rows` run a function on
-the rows of each device, and `constrain` says where a result belongs. Without a mesh they do
-nothing but call it. The gradient is summed over the devices once a step; what belongs to one
-example never leaves its device.
+the rows of each device. The gradient is summed over the devices once a step; what belongs to
+one example never leaves its device.
 """
 
 import contextlib

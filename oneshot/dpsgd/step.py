@@ -60,15 +60,16 @@ class Observation(NamedTuple):
         gradient: the privatized gradient g̃_t / B, with B the expected batch size.
         residual: g̃_t − G_t, with G_t the clipped sum of the drawn examples that are
             not canaries.
-        iterates: w_{t−1} − w_t, what the paper's white-box adversary sees.
 
-    Why the residual is fair: condition on everything that is drawn of, and
-    contained in, the examples other than canary i. Given that, G_t is a function
-    of w_{t−1} alone, so that an adversary who knows the others' data and draws can
-    compute it from what the paper's adversary sees. The proof of (ε, δ) for
-    Algorithm dpsgd under Poisson sampling holds for every such condition: the step
-    is a fixed vector, plus ĝ_i with probability q if i is included, plus noise.
-    Releasing G_t beside the iterates therefore leaves (ε, δ) for the coins as it is.
+    The signal `iterates`, w_{t−1} − w_t, is what the paper's white-box adversary sees.
+
+    Why the residual is fair: condition on everything that is drawn of, and contained in, the
+    examples other than canary i. Given that, G_t is a function of w_{t−1} alone, so that an
+    adversary who knows the others' data and draws can compute it from what the paper's
+    adversary sees. The proof of (ε, δ) for Algorithm dpsgd under Poisson sampling holds for
+    every such condition: the step is a fixed vector, plus ĝ_i with probability q if i is
+    included, plus noise. Releasing G_t beside the iterates therefore leaves (ε, δ) for the
+    coins as it is.
     """
 
     params: PyTree
@@ -76,11 +77,7 @@ class Observation(NamedTuple):
     gradient: PyTree
     residual: PyTree
 
-    @property
-    def iterates(self) -> PyTree:
-        return self.signal('iterates')
-
-    def signal(self, name: str, select: Callable[[PyTree], PyTree] = lambda tree: tree) -> PyTree:
+    def signal(self, name: str, select: Callable[[PyTree], PyTree]) -> PyTree:
         """What `select` takes from a signal; of the iterates, only this is subtracted."""
         if name == 'iterates':
             return jax.tree.map(jnp.subtract, select(self.params), select(self.new_params))

@@ -1,14 +1,13 @@
 """Norms, sums and inner products of per-example gradients, without the gradients.
 
-What a layer's inputs and output gradients say of its kernel's gradients is in
-`oneshot.dpsgd.gradients.layers`; here, both come out of one backward pass for all examples
+The gradients of a layer's kernel follow from its inputs and output gradients
+(`oneshot.dpsgd.gradients.layers`); both come out of one backward pass for all examples
 ("book-keeping", Bu et al. 2023).
 
-The layers are found in the loss function itself, as JAX sees it
-(`oneshot.dpsgd.gradients.traced_loss`): a parameter that is used once, as the kernel of a matrix
-product or convolution, is a site. This serves any model, of any library. All other parameters
-(biases, scales of norms, what is used twice) have their per-example gradients by vmap, side by
-side with the sites.
+The layers are found in the loss function itself, as JAX traces it, whatever library the model is
+of: a parameter that is used once, as the kernel of a matrix product or convolution, is a site.
+All other parameters (biases, scales of norms, what is used twice) have their per-example
+gradients by vmap, side by side with the sites.
 """
 
 import functools
@@ -36,10 +35,7 @@ PyTree = Any
 
 
 def ghost(loss_fn: LossFn, params: PyTree, example: PyTree) -> Strategy:
-    """The strategy of this file. `example` is one example, or its shapes.
-
-    Long, because the functions of a `Strategy` share what was found in the loss.
-    """
+    """The strategy of this file. `example` is one example, or its shapes."""
     program = trace(loss_fn, params, example)
     leaves, tree = jax.tree.flatten(params)
     sites = list(find_sites(program, params))
@@ -53,35 +49,28 @@ def ghost(loss_fn: LossFn, params: PyTree, example: PyTree) -> Strategy:
         (losses, passed), (grads, deltas) = jax.vmap(differentiate, (None, None, 0))(
             [leaves[i] for i in others], taps, examples
         )
-        sides = [
-            (*site.sides(x, delta), y)
-            for site, (x, y), delta in zip(sites, passed, deltas, strict=True)
-        ]
-        factors = [site.factors(x, delta) for site, (x, delta, _) in zip(sites, sides, strict=True)]
+        outputs = [y for _, y in passed]
+        sides = [s.sides(x, delta) for s, (x, _), delta in zip(sites, passed, deltas, strict=True)]
+        factors = [site.factors(*pair) for site, pair in zip(sites, sides, strict=True)]
         kernel_grads = _kernel_grads(sites, factors, mask)
+        layers = list(zip(sites, sides, factors, kernel_grads, strict=True))
         squares = squared_norms(grads) if grads else 0.0
-        for site, kernel, (x, delta, y), v in zip(sites, kernels, sides, kernel_grads, strict=True):
+        for (site, (x, delta), _, v), kernel, y in zip(layers, kernels, outputs, strict=True):
             by_channel = site.squares(x, delta, v, mask.size)
             if site.standardized:
                 by_channel = site.destandardized(kernel, by_channel, x, y, delta)
             squares += jnp.sum(by_channel, axis=1)
-
         norms = jnp.sqrt(jnp.maximum(squares, 0.0))
 
         def weighted(scale: jax.Array, safe: bool) -> PyTree:
-            def at_site(site: Site, x: jax.Array, delta: jax.Array, pair: Any, v: Any):
+            def at_site(site: Site, sides: Any, factors: Any, v: Any) -> list[jax.Array]:
                 if safe:
-                    pair = site.factors(zero_unscaled(scale, x), zero_unscaled(scale, delta))
+                    factors = site.factors(*(zero_unscaled(scale, side) for side in sides))
                 elif v is not None:
                     return site.weighted(scale, v)
-                return site.grad(scale, *pair)
+                return site.grad(scale, *factors)
 
-            sums = [
-                at_site(site, x, delta, pair, v)
-                for site, (x, delta, _), pair, v in zip(
-                    sites, sides, factors, kernel_grads, strict=True
-                )
-            ]
+            sums = [at_site(*layer) for layer in layers]
             return weighted_sum(scale, grads, safe), sums
 
         def total(scale: jax.Array) -> PyTree:
@@ -92,7 +81,7 @@ def ghost(loss_fn: LossFn, params: PyTree, example: PyTree) -> Strategy:
         def along(direction: PyTree) -> jax.Array:
             others_direction, coordinates = direction
             product = dot(grads, others_direction) if grads else 0.0
-            for site, (x, delta, _), d in zip(sites, sides, coordinates, strict=True):
+            for (site, (x, delta), *_), d in zip(layers, coordinates, strict=True):
                 product += site.along(x, delta, d, mask.size)
             return product
 

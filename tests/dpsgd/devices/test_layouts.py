@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from jax.sharding import AxisType
 
 from configs import digits_bb, digits_wb
 from oneshot import dpsgd
@@ -68,7 +69,7 @@ def check_equal(one, other):
         other,
     )
     np.testing.assert_array_equal(a.canaries.coins, b.canaries.coins)
-    for (step_a, stats_a, accuracy_a), (step_b, stats_b, accuracy_b) in zip(
+    for (step_a, stats_a, accuracy_a, _), (step_b, stats_b, accuracy_b, _) in zip(
         logged_a, logged_b, strict=True
     ):
         assert (step_a, accuracy_a) == (step_b, accuracy_b)
@@ -99,7 +100,7 @@ def check_equal(one, other):
 def test_many_devices_give_what_one_gives(name, layout):
     made = run(_config(name, *layout))
     assert made[0].layout.shape == dict(zip(('data', 'model'), layout, strict=True))
-    for leaf in jax.tree.leaves((made[1].audits, made[0].population)):
+    for leaf in jax.tree.leaves((made[1].audits, made[0].arrays.population)):
         assert len(leaf.addressable_shards) == 8
     check_equal(alone(name), made)
 
@@ -131,6 +132,37 @@ def test_the_same_examples_are_drawn(size):
         assert set(np.unique(drawn[layout])) == {0.0, 1.0}
         np.testing.assert_array_equal(drawn[layout], drawn[1, 1])
     assert len(np.unique(drawn[1, 1], axis=0)) == 10  # and others at every step
+
+
+@pytest.mark.parametrize('kind', [AxisType.Auto, AxisType.Explicit])
+def test_a_mesh_of_the_user_with_the_same_axes_is_not_taken_for_ours(kind):
+    """With axes `data` and `model`: the step is that of one device, and places nothing."""
+    init, step = dpsgd.make_step(
+        lambda params, x: jnp.vdot(params['w'], x) ** 2,
+        optax.sgd(0.1),
+        clipping=dpsgd.Clipping(1.0, 4),
+        noise_multiplier=1.0,
+        sampling_prob=0.5,
+        expected_batch_size=8.0,
+    )
+    population = np.random.default_rng(0).normal(size=(16, 8)).astype(np.float32)
+
+    def after_a_step():
+        state = init({'w': jnp.ones(8)})
+        return jax.jit(step)(state, jax.random.key(0), population)[0].params['w']
+
+    expected = after_a_step()
+    users = jax.make_mesh((4, 2), ('data', 'model'), axis_types=(kind,) * 2)
+    with jax.set_mesh(users):
+        assert sharding.current() is None
+        assert sharding.padded_size(5) == 5
+        found = after_a_step()
+    np.testing.assert_array_equal(found, expected)
+    ours = sharding.make_mesh(4, 2)
+    assert set(ours.axis_names).isdisjoint(users.axis_names)
+    with jax.set_mesh(ours):
+        assert sharding.current() is not None
+        assert sharding.padded_size(5) == 8
 
 
 @pytest.mark.parametrize('layout', LAYOUTS)

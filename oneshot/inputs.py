@@ -69,9 +69,9 @@ def vector(name: str, value: object) -> np.ndarray:
         array = np.asarray(None)
     numeric = array.dtype.kind in 'biuf'
     if not numeric or array.ndim != 1 or array.size == 0:
-        given = f'shape {array.shape}, type {array.dtype}' if numeric else short(value)
+        shown = f'shape {array.shape}, type {array.dtype}' if numeric else short(value)
         raise ValueError(
-            f'{name} must be a vector of at least one real number, but {given} was given.'
+            f'{name} must be a vector of at least one real number, but {shown} was given.'
         )
     array = array.astype(float)
     if bad := np.flatnonzero(np.isnan(array)).tolist():

@@ -35,11 +35,11 @@ def draw_plan(path: pathlib.Path, audit: AuditSetting, plan: Plan) -> None:
         left.legend()
         halves = np.unique(np.geomspace(5, max(5, audit.m // 2), 14).astype(int)).tolist()
         for method, color in (('one_run', 'black'), ('fdp', 'tab:green')):
-            one = dataclasses.replace(audit, method=method)
-            found = [expected_eps_lb(one, (k, k)) for k in halves]
-            right.plot([2 * k for k in halves], found, color=color, label=method)
-            chosen = plan_guesses(one)
-            right.plot(sum(chosen.rule), chosen.eps_lb, 'o', color=color)
+            by_method = dataclasses.replace(audit, method=method)
+            bounds = [expected_eps_lb(by_method, (k, k)) for k in halves]
+            right.plot([2 * k for k in halves], bounds, color=color, label=method)
+            best = plan_guesses(by_method)
+            right.plot(sum(best.rule), best.eps_lb, 'o', color=color)
         right.set(xlabel='guesses r, half each way', ylabel='expected ε_LB', xscale='log')
         right.set_ylim(0, None)
         right.set_title(f'm = {audit.m:,}; the dots are planned', loc='left', fontsize=10)

@@ -169,7 +169,7 @@ def _llr_law(noise: float, sigma: float, q: float, steps: int) -> Law:
         laws[name] = total / total.sum()
     points = width * (first + np.arange(_LATTICE))
     tails = [tail(laws[name]) for tail in (_after, _until) for name in ('in', 'out')]
-    return Law(*(one[::_KEPT] for one in (points, *tails)))
+    return Law(*(values[::_KEPT] for values in (points, *tails)))
 
 
 def _after(mass: np.ndarray) -> np.ndarray:

@@ -100,9 +100,17 @@ _THRESHOLD = (
 )
 _HOEFFDING = Bound(_norms, bounds.hoeffding_p_value, bounds.hoeffding_eps_lower_bound)
 
+# In the order of reports.
 METHODS = {
     'one_run': Method(
         'Corollary ternary', 'none', _FIXED, Bound(_counts, bounds.p_value, bounds.eps_lower_bound)
+    ),
+    'weighted': Method(
+        'Theorem main (at δ = 0, Proposition pure)',
+        'none',
+        'the weights of the guesses were fixed before the scores were seen',
+        Bound(_counts, bounds.p_value, bounds.eps_lower_bound),
+        Bound(_weights, bounds.weighted_p_value, bounds.weighted_eps_lower_bound),
     ),
     'adaptive': Method(
         'Corollary adap_T',
@@ -140,12 +148,14 @@ METHODS = {
         claim=lambda *_: (),  # it is known, σ and all
         needs='claim',
     ),
-    'weighted': Method(
-        'Theorem main (at δ = 0, Proposition pure)',
-        'none',
-        'the weights of the guesses were fixed before the scores were seen',
-        Bound(_counts, bounds.p_value, bounds.eps_lower_bound),
-        Bound(_weights, bounds.weighted_p_value, bounds.weighted_eps_lower_bound),
+    'gaussian_pair': Method(
+        'a fit of two normals',
+        'gaussian-scores',
+        'every score is used',
+        Bound(_samples, bounds.gaussian_pair_p_value, bounds.gaussian_pair_eps),
+        claim=_mu,
+        kind='estimate',
+        needs='samples',
     ),
     'clopper_pearson': Method(
         'Clopper-Pearson (Nasr et al. 2023)',
@@ -161,15 +171,6 @@ METHODS = {
         Bound(_confusion, bounds.cp_gdp_p_value, bounds.cp_gdp_eps_lower_bound),
         claim=_mu,
         needs='confusion',
-    ),
-    'gaussian_pair': Method(
-        'a fit of two normals',
-        'gaussian-scores',
-        'every score is used',
-        Bound(_samples, bounds.gaussian_pair_p_value, bounds.gaussian_pair_eps),
-        claim=_mu,
-        kind='estimate',
-        needs='samples',
     ),
     'replacement': Method(
         'Corollary ternary and group privacy (Appendix A)',

@@ -5,7 +5,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from oneshot import inputs
 from oneshot.claims.claim import DPSGD
 
 
@@ -31,7 +30,3 @@ class Tally:
     confusion: ConfusionCounts | None = None  # where a threshold was fixed beforehand
     samples: tuple[np.ndarray, np.ndarray] | None = None  # the scores of "in" and "out"
     claim: DPSGD | None = None  # what is known of the algorithm
-
-    @classmethod
-    def of_counts(cls, m: int, r: int, v: int) -> 'Tally':
-        return cls(*inputs.counts(m, r, v))

@@ -1,7 +1,6 @@
 """ε from the command line: python -m oneshot.bounds --help."""
 
 import argparse
-import dataclasses
 import pathlib
 import sys
 from collections.abc import Iterator
@@ -83,58 +82,50 @@ def _audit(flags: argparse.Namespace) -> AuditResult:
         'method': flags.method,
         'eps_claimed': flags.eps,
     }
-    given = [name for name in ('m', 'r', 'v') if getattr(flags, name) is not None]
+    counts = [name for name in ('m', 'r', 'v') if getattr(flags, name) is not None]
+    claim = None
+    if flags.noise_multiplier is not None:
+        steps = inputs.count('--steps', flags.steps, 1, 10**7)
+        claim = DPSGD(flags.noise_multiplier, flags.sampling_prob, steps)
     if flags.scores is None:
-        apart = flags.coins, flags.k_plus, flags.k_minus, flags.threshold, flags.guesses
-        if len(given) < 3 or any(one is not None for one in apart):
+        of_scores = flags.coins, flags.k_plus, flags.k_minus, flags.threshold, flags.guesses
+        if len(counts) < 3 or any(value is not None for value in of_scores):
             raise ValueError(
                 'Either --m, --r and --v must be given, or --scores with what belongs to it.'
             )
-        counts = Tally.of_counts(flags.m, flags.r, flags.v)
-        return audit_tally(dataclasses.replace(counts, claim=_claim(flags)), **options)
-    if given:
-        raise ValueError(f'--scores takes no counts, but --{" and --".join(given)} was given.')
-    rule = _rule(flags)
+        return audit_tally(Tally(*inputs.counts(flags.m, flags.r, flags.v), claim=claim), **options)
+    if counts:
+        raise ValueError(f'--scores takes no counts, but --{" and --".join(counts)} was given.')
+    options['guesses'] = _rule(flags)
+    if claim is not None:
+        options['mechanism'] = Scoring(claim, flags.score, scale=flags.scale)
     runs = list(_runs(flags))
-    scores, included = runs[0] if len(runs) == 1 else pool(runs)
-    return audit_scores(scores, included, guesses=rule, mechanism=_scoring(flags), **options)
-
-
-def _claim(flags: argparse.Namespace) -> DPSGD | None:
-    if flags.noise_multiplier is None:
-        return None
-    steps = inputs.count('--steps', flags.steps, 1, 10**7)
-    return DPSGD(flags.noise_multiplier, flags.sampling_prob, steps)
-
-
-def _scoring(flags: argparse.Namespace) -> Scoring | None:
-    claim = _claim(flags)
-    return None if claim is None else Scoring(claim, flags.score, scale=flags.scale)
+    return audit_scores(*(runs[0] if len(runs) == 1 else pool(runs)), **options)
 
 
 def _rule(flags: argparse.Namespace) -> Any:
     if (flags.k_plus is None) != (flags.k_minus is None):
         raise ValueError('--k-plus and --k-minus must be given together or not at all.')
-    ways = {
+    rules = {
         '--k-plus': None if flags.k_plus is None else (flags.k_plus, flags.k_minus),
         '--threshold': None if flags.threshold is None else guess.Threshold(flags.threshold),
         '--guesses': flags.guesses,
     }
-    given = {name: rule for name, rule in ways.items() if rule is not None}
-    if len(given) > 1:
-        raise ValueError(f'Guesses are chosen in one way, but {" and ".join(given)} were given.')
-    return next(iter(given.values()), 'planned')
+    chosen = [name for name, rule in rules.items() if rule is not None]
+    if len(chosen) > 1:
+        raise ValueError(f'Guesses are chosen in one way, but {" and ".join(chosen)} were given.')
+    return rules[chosen[0]] if chosen else 'planned'
 
 
 def _runs(flags: argparse.Namespace) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Scores and coins of each run, joined by id where they are in files of their own."""
-    apart = [None] * len(flags.scores) if flags.coins is None else flags.coins
-    if len(apart) != len(flags.scores):
+    coins_paths = flags.coins or [None] * len(flags.scores)
+    if len(coins_paths) != len(flags.scores):
         raise ValueError(
-            f'--coins must be as many files as --scores, but {len(apart)} and '
+            f'--coins must be as many files as --scores, but {len(coins_paths)} and '
             f'{len(flags.scores)} were given.'
         )
-    for path, coins_path in zip(flags.scores, apart, strict=True):
+    for path, coins_path in zip(flags.scores, coins_paths, strict=True):
         table = read(path)
         scores = column(table, 'scores', path)
         if coins_path is None:

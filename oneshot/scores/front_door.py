@@ -319,8 +319,8 @@ def _signs(included: ArrayLike, what: str, size: int) -> np.ndarray:
         )
     if not (np.isin(coins, (0.0, 1.0)).all() or np.isin(coins, (-1.0, 1.0)).all()):
         odd = coins[~np.isin(coins, (-1.0, 0.0, 1.0))]
-        given = f'{float(odd[0])!r}' if odd.size else 'a mix of -1, 0 and +1'
-        raise ValueError(f'included must be bools, 0 and 1, or -1 and +1, but {given} was given.')
+        shown = repr(float(odd[0])) if odd.size else 'a mix of -1, 0 and +1'
+        raise ValueError(f'included must be bools, 0 and 1, or -1 and +1, but {shown} was given.')
     inside = int(np.sum(coins > 0))
     if binomial.survival(max(inside, size - inside), size, 0.0) < 1e-12:
         warnings.warn(

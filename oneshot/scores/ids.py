@@ -46,5 +46,5 @@ def _some(ids: list[Any]) -> str:
     if not ids:
         return 'no ids'
     ordered = sorted(ids, key=lambda name: (str(type(name)), name))
-    shown = ', '.join(str(one) for one in ordered[:5])
+    shown = ', '.join(map(str, ordered[:5]))
     return f'ids {shown}' + (f' and {len(ids) - 5} more' if len(ids) > 5 else '')

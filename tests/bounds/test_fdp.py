@@ -149,7 +149,7 @@ def test_a_claim_is_told_as_its_gaussian():
     assert bounds.gaussian_mu(1.0, 0.0) == 0.0
     assert bounds.gaussian_mu(math.inf, 1e-5) == bounds.gaussian_mu(1.0, 1.0) == math.inf
     eps = bounds.fdp_eps_lower_bound(1000, 100, 90, 1e-5)
-    tally = Tally.of_counts(1000, 100, 90)
+    tally = Tally(1000, 100, 90)
     for claimed, rejected in ((eps - 1e-6, True), (eps + 1e-6, False)):
         result = audit_tally(tally, delta=1e-5, method='fdp', eps_claimed=claimed)
         assert (result.p_value < 0.05) == result.violated == rejected

@@ -289,7 +289,7 @@ _GOOD = {'scores': [0.5, 1.0, 2.0], 'included': [0, 1, 1], 'delta': 1e-5}
         ({'scores': [[1.0, 2.0, 3.0]]}, r'scores must be a vector .* shape \(1, 3\)'),
         ({'delta': 1.5}, r'delta must be a number in \[0, 1\], but 1\.5 was given'),
         ({'confidence': 1.0}, r'confidence must be a number in \(0, 1\)'),
-        ({'method': 'best'}, "method must be one of one_run, adaptive, .* but 'best' was given"),
+        ({'method': 'best'}, "method must be one of one_run, weighted, .* but 'best' was given"),
         ({'guesses': (2, 2)}, 'k_minus, .* from 0 to 1, but 2 was given'),
         ({'guesses': (1.5, 1)}, 'k_plus, .* whole number'),
         (

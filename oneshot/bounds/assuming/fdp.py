@@ -68,7 +68,7 @@ def envelope_curve(eps: ArrayLike, delta: ArrayLike) -> Curve:
         eps: the ε_i, at least one, in [0, 700].
         delta: the δ_i, as many.
     """
-    eps = inputs.array(eps, lambda one: inputs.real('eps', one, 0.0, 700.0))
+    eps = inputs.array(eps, lambda value: inputs.real('eps', value, 0.0, 700.0))
     delta = inputs.array(delta, inputs.delta)
     if eps.shape != delta.shape or eps.ndim != 1 or eps.size == 0:
         raise ValueError(

@@ -33,5 +33,4 @@ def rdp_max_accuracy(rdp_eps: float) -> float:
     1/2 + 1/2·√((e^ε̌ − 1) / (e^ε̌ + 3)), the bound after Proposition rdp-dpsgd.
     """
     rdp_eps = inputs.real('rdp_eps', rdp_eps, 0.0)
-    rest = math.exp(-rdp_eps)
-    return 0.5 + 0.5 * math.sqrt(-math.expm1(-rdp_eps) / (1.0 + 3.0 * rest))
+    return 0.5 + 0.5 * math.sqrt(-math.expm1(-rdp_eps) / (1.0 + 3.0 * math.exp(-rdp_eps)))

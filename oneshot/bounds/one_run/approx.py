@@ -84,7 +84,7 @@ def _p_value(
     if v == 0 or eps > binomial.ALL_RIGHT:
         return 1.0
     odds = math.log(p) - math.log1p(-p)
-    logits = (min(binomial.ALL_RIGHT, one) for one in (eps + odds, eps - odds))
+    logits = (min(binomial.ALL_RIGHT, logit) for logit in (eps + odds, eps - odds))
     parts = [(k, logit) for k, logit in zip((k_plus, k_minus), logits, strict=True) if k > 0]
     budget = 2.0 * m * delta
     beta = _tail(parts, v)

@@ -36,7 +36,7 @@ def p_value(m: int, r: int, v: ArrayLike, eps: ArrayLike, delta: float) -> float
     """
     m, r, _ = inputs.counts(m, r, 0)
     delta = inputs.delta(delta)
-    v = inputs.array(v, lambda one: inputs.counts(m, r, one)[2])
+    v = inputs.array(v, lambda count: inputs.counts(m, r, count)[2])
     eps = inputs.array(eps, inputs.eps)
     try:
         v, eps = np.broadcast_arrays(v, eps)

@@ -24,13 +24,11 @@ from experiments import csv_files
 from experiments.csv_files import Row
 from oneshot import DPSGD, audit_scores
 from oneshot.plan import Scoring
-from oneshot.plan.expected import Audit
-from oneshot.plan.search import best
+from oneshot.plan.expected import AuditSetting
+from oneshot.plan.search import plan_guesses
 from oneshot.results.methods import METHODS
 from oneshot.results.result import ASSUMPTIONS
 from oneshot.run import training
-from oneshot.run.selection import INDEPENDENT_METHODS
-from oneshot.run.selection import METHODS as REPORTED
 
 RESULTS = pathlib.Path(__file__).parent / 'results'
 SEEDS = (0, 1, 2)
@@ -45,7 +43,7 @@ def run(directory: pathlib.Path, seed: int, data_dir: str | None, quick: bool) -
         return
     config = cifar_wb.get_config('smoke' if quick else 'cpu')
     config.seed, config.data_dir = seed, data_dir
-    training.run(training.prepare(config, str(directory)))
+    training.run(config, str(directory))
 
 
 def audit(directory: pathlib.Path) -> list[Row]:
@@ -58,7 +56,10 @@ def audit(directory: pathlib.Path) -> list[Row]:
     for score in ('iterates', 'iterates_llr', 'residual', 'residual_llr'):
         claim = DPSGD(record['noise_multiplier'], config['dp']['sampling_prob'], config['steps'])
         scoring = Scoring(claim, 'llr' if score.endswith('llr') else 'dot')
-        for method in (*REPORTED, *(INDEPENDENT_METHODS if score.startswith('residual') else ())):
+        independent = score.startswith('residual')
+        for method in METHODS:
+            if METHODS[method].pairs or (METHODS[method].needs == 'confusion' and not independent):
+                continue
             result = audit_scores(
                 scores[score],
                 coins['included'],
@@ -68,7 +69,7 @@ def audit(directory: pathlib.Path) -> list[Row]:
                 method=method,
                 mechanism=scoring,
             )
-            plan = Audit(scoring, coins['ids'].size, config['dp']['delta'], method=method)
+            plan = AuditSetting(scoring, coins['ids'].size, config['dp']['delta'], method=method)
             rows.append(
                 {
                     'score': score,
@@ -80,7 +81,7 @@ def audit(directory: pathlib.Path) -> list[Row]:
                     'guesses': result.guesses,
                     'correct': result.correct,
                     'eps_lb': result.eps_lb,
-                    'predicted': best(plan).eps_lb,
+                    'predicted': plan_guesses(plan).eps_lb,
                 }
             )
     return rows

@@ -25,7 +25,6 @@ from oneshot.plan.search import plan_guesses
 from oneshot.results.methods import METHODS
 from oneshot.run import Run, training
 from oneshot.run.preparation import Program
-from oneshot.run.selection import REPORTED
 
 # The columns of a setting: all that a run depends on. `others` are the n − m examples that
 # are no canaries, as the paper counts n.
@@ -70,7 +69,7 @@ WHITE_BOX = tuple(
 BLACK_BOX = Audited(LOSS, rule='preset'), Audited(LOSS, rule='best_of_all')
 EVERY_METHOD = (
     *WHITE_BOX,
-    *(Audited(OURS, method) for method in REPORTED[1:] if not METHODS[method].pairs),
+    *(Audited(OURS, method) for method in list(METHODS)[1:] if not METHODS[method].pairs),
 )
 
 

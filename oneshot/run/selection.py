@@ -11,13 +11,6 @@ from oneshot.plan.score_law import Scoring
 from oneshot.results.methods import METHODS, Method
 
 
-# The methods in the order of a report. Which of them a score has: `_is_reported`.
-REPORTED = (
-    *('one_run', 'weighted', 'adaptive', 'hoeffding', 'fdp', 'fdp_dpsgd', 'gaussian_pair'),
-    *('clopper_pearson', 'cp_gdp', 'replacement'),
-)
-
-
 class Selection(NamedTuple):
     """What a config says is reported, before the run.
 
@@ -75,11 +68,11 @@ def methods(
 ) -> dict[str, tuple[str, ...]]:
     """The methods for each score; that of the headline must be among them."""
     reported = {
-        score.name: tuple(name for name in REPORTED if _is_reported(config, score, name))
+        score.name: tuple(name for name in METHODS if _is_reported(config, score, name))
         for score in chosen
     }
     shared = set.intersection(*(set(names) for names in reported.values()))
-    allowed = reported.get(headline, [name for name in REPORTED if name in shared])
+    allowed = reported.get(headline, [name for name in METHODS if name in shared])
     inputs.choice('config.audit.method', config.audit.method, allowed)
     return reported
 

@@ -128,7 +128,8 @@ def start(
 def _check(settings: Settings, canaries: Dirac | Inputs, included: jax.Array) -> None:
     """Raises a ValueError where the arguments of `start` do not go together."""
     check_coins(canaries, included)
-    in_data, signals = settings.in_data, tuple(dict.fromkeys(s.signal for s in settings.scores))
+    in_data, scores = settings.in_data, [score for score in settings.scores if score != LOSS]
+    signals = tuple(dict.fromkeys(score.signal for score in scores))
     if isinstance(canaries, Inputs) and not in_data:
         raise ValueError(
             'Canaries that are examples join with the data: train on '
@@ -218,9 +219,8 @@ def update(
         after = seen.signal('iterates' if gradient is None else 'gradient', canaries.select)
         after = after.astype(jnp.float32)
         counts = counts.compare(after, is_gradient=gradient is not None)
-        seen = SeenAtCanaries(
-            seen, settings.expected_batch_size * after - audited.sum_without_canaries
-        )
+        residual = settings.expected_batch_size * after - audited.sum_without_canaries
+        seen = SeenAtCanaries(*seen[:3], residual)
     attacks = settings.attacks(canaries)
     return dataclasses.replace(
         audited,

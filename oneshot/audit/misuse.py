@@ -4,10 +4,9 @@ Mistakes happen inside of `jit`, where no error can be raised. So the audit coun
 the error when the scores are read.
 """
 
-import dataclasses
 import hashlib
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,10 +17,8 @@ _MANY = 40  # coins: as many do not come twice by chance
 _SOME = 8  # canaries: noise does not look like none on as many
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class Counts:
-    """What was done with an audit: a pytree.
+class Counts(NamedTuple):
+    """What was done with an audit.
 
     Attributes:
         inserted_values: the sum at the canaries' coordinates after the last insertion.
@@ -31,8 +28,7 @@ class Counts:
         updated: how often `update` was called.
         noiseless_steps: the steps in which nothing was added after the insertion.
         squares: Σ over the steps of ‖inserted_values‖².
-        products: Σ of ⟨inserted_values, gradient⟩ at these coordinates, which is squares/B
-            but for the noise.
+        products: Σ of ⟨inserted_values, gradient⟩, which is squares/B but for the noise.
         jumps: the steps that did not begin where the one before ended.
         first_fingerprint: a sum over the bits of w_1, by which runs are told apart.
         last_fingerprint: the same of w_t.
@@ -53,26 +49,23 @@ class Counts:
     @classmethod
     def start(cls, params: PyTree, m: int) -> 'Counts':
         """Before the first step."""
-
         dtypes = dict.fromkeys(('last_key', 'first_fingerprint'), jnp.uint32)
         dtypes |= dict.fromkeys(('squares', 'products'), jnp.float32)
-        names = [field.name for field in dataclasses.fields(cls)][1:-1]
         # An array for each: donated buffers must not be shared.
-        zeros = [jnp.zeros((), dtypes.get(name, jnp.int32)) for name in names]
+        zeros = [jnp.zeros((), dtypes.get(name, jnp.int32)) for name in cls._fields[1:-1]]
         return cls(jnp.zeros(m), *zeros, _bits(params))
 
     def called_insert(self) -> 'Counts':
-        return dataclasses.replace(self, inserted=self.inserted + 1)
+        return self._replace(inserted=self.inserted + 1)
 
     def called_update(self) -> 'Counts':
-        return dataclasses.replace(self, updated=self.updated + 1)
+        return self._replace(updated=self.updated + 1)
 
     def insert(self, key: jax.Array, values: jax.Array) -> 'Counts':
         """After an insertion with this key, which gave these values."""
         key_bits = _bits(jax.random.key_data(key))
         again = (self.inserted > 0) & (key_bits == self.last_key)
-        return dataclasses.replace(
-            self.called_insert(),
+        return self.called_insert()._replace(
             inserted_values=values,
             last_key=key_bits,
             repeated_keys=self.repeated_keys + again.astype(jnp.int32),
@@ -81,13 +74,11 @@ class Counts:
     def compare(self, after: jax.Array, is_gradient: bool) -> 'Counts':
         """With the values after the noise, of the gradient or of the iterates."""
         before = self.inserted_values
-        products = jnp.vdot(before, after) if is_gradient else 0.0
         noiseless = _proportional(after, before).astype(jnp.int32)
-        return dataclasses.replace(
-            self,
+        return self._replace(
             noiseless_steps=self.noiseless_steps + noiseless,
             squares=self.squares + jnp.vdot(before, before),
-            products=self.products + products,
+            products=self.products + (jnp.vdot(before, after) if is_gradient else 0.0),
         )
 
     def update(self, params: PyTree, new_params: PyTree) -> 'Counts':
@@ -96,8 +87,7 @@ class Counts:
         # and not of a copy that the compiler computes anew and rounds otherwise.
         begin = _bits(jax.lax.optimization_barrier(params))
         last = _bits(jax.lax.optimization_barrier(new_params))
-        return dataclasses.replace(
-            self.called_update(),
+        return self.called_update()._replace(
             jumps=self.jumps + (begin != self.last_fingerprint).astype(jnp.int32),
             first_fingerprint=jnp.where(self.updated == 0, last, self.first_fingerprint),
             last_fingerprint=last,
@@ -112,47 +102,33 @@ class Counts:
             deviation: σc, of the noise as claimed.
             in_data: whether the canaries come with the data, so that none are inserted.
         """
-        counts = self.repeated_keys, self.inserted, self.updated, self.noiseless_steps, self.jumps
-        runs = [np.ravel(x).tolist() for x in (*counts, self.squares, self.products)]
-        for repeated, inserted, updated, noiseless, jumps, *sums in zip(*runs, strict=True):
-            if updated == 0:
-                raise ValueError(
-                    'audit.update must be called once in every step, but it was never called, or '
-                    'what it returned was not carried on.'
-                )
-            if inserted != updated and not in_data:
-                raise ValueError(
-                    'audit.insert and audit.update must each be called once in every step, and '
-                    'what they return be carried on, but insert was called '
-                    f'{inserted} times and update {updated} times.'
-                )
-            if jumps > 0:
-                raise ValueError(
-                    'audit.update must be called once in every step, with the parameters that the '
-                    'step began with and those that it gave, but in '
-                    f'{jumps} of {updated} updates the first were not the last of the update '
-                    'before.'
-                )
-            if repeated > 0:
-                raise ValueError(
-                    'audit.insert must be given a key of its own in every step, but in '
-                    f'{repeated} of {inserted} steps it was that of the step before.'
-                )
-            if noiseless == updated and self.inserted_values.shape[-1] >= _SOME:
-                raise ValueError(
-                    'Canaries must be inserted before the noise, into the sum of clipped '
-                    'gradients, but nothing was added to it after audit.insert. If they are, '
-                    'the loop adds no noise at all.'
-                )
-            divided = _divided_by(batch, deviation, *sums)
-            if divided is not None:
-                raise ValueError(
-                    'gradient must be the noisy sum divided by expected_batch_size, but '
-                    f'expected_batch_size = {batch:g} was given, and '
-                    f'what audit.insert gave seems to be divided by {divided:.3g}.'
-                )
-        axes = self.updated.ndim
-        if np.any(np.asarray(_bits(params, axes)) != np.asarray(self.last_fingerprint)):
+        runs = zip(*(np.ravel(counted).tolist() for counted in self[2:9]), strict=True)
+        for repeated, inserted, updated, noiseless, *sums, jumps in runs:
+            noise_is_missing = noiseless == updated and self.inserted_values.shape[-1] >= _SOME
+            divided_by = _divided_by(batch, deviation, *sums)
+            mistakes = {
+                'audit.update must be called once in every step, but it was never called, or what '
+                'it returned was not carried on.': updated == 0,
+                'audit.insert and audit.update must each be called once in every step, and what '
+                f'they return be carried on, but insert was called {inserted} times and update '
+                f'{updated} times.': inserted != updated and not in_data,
+                'audit.update must be called once in every step, with the parameters that the step '
+                f'began with and those that it gave, but in {jumps} of {updated} updates the first '
+                'were not the last of the update before.': jumps > 0,
+                'audit.insert must be given a key of its own in every step, but in '
+                f'{repeated} of {inserted} steps it was that of the step before.': repeated > 0,
+                'Canaries must be inserted before the noise, into the sum of clipped gradients, '
+                'but nothing was added to it after audit.insert. If they are, the loop adds no '
+                'noise at all.': noise_is_missing,
+                'gradient must be the noisy sum divided by expected_batch_size, but '
+                f'expected_batch_size = {batch:g} was given, and what audit.insert gave seems to '
+                f'be divided by {divided_by or batch:.3g}.': divided_by is not None,
+            }
+            for sentence, is_made in mistakes.items():
+                if is_made:
+                    raise ValueError(sentence)
+        last = _bits(params, axes=self.updated.ndim)
+        if np.any(np.asarray(last) != np.asarray(self.last_fingerprint)):
             raise ValueError(
                 'Scores must be read with the parameters that the last audit.update was given as '
                 'new_params, but others were given.'

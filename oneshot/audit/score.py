@@ -62,4 +62,6 @@ def white_box_scores(signals: Sequence[str], weighings: Sequence[str]) -> tuple[
 
 
 LOSS = Score('loss')  # of the black-box attack
+# The scores that each attack of a run gives, by the signals and weighings that are asked for.
+ATTACKS = {'white_box': white_box_scores, 'black_box': lambda signals, weighings: (LOSS,)}
 SCORES = {score.name: score for score in (*white_box_scores(SIGNALS, WEIGHINGS), LOSS)}

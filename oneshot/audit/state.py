@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -68,18 +68,11 @@ class Audited:
     settings: Settings = dataclasses.field(metadata={'static': True})
 
 
-class SeenAtCanaries(NamedTuple):
+class SeenAtCanaries(Observation):
     """An observation of which the residual is known at the canaries' coordinates only."""
 
-    observed: Observation
-    residual: jax.Array
-
-    @property
-    def params(self) -> PyTree:
-        return self.observed.params
-
     def signal(self, name: str, select: Callable[[PyTree], PyTree]) -> PyTree:
-        return self.residual if name == 'residual' else self.observed.signal(name, select)
+        return self.residual if name == 'residual' else super().signal(name, select)
 
 
 def gathered(tree: PyTree) -> PyTree:
@@ -102,16 +95,15 @@ def _is_explicit(leaf: jax.Array) -> bool:
 
 def check_tree(name: str, value: PyTree, settings: Settings, axes: tuple[int, ...] = ()) -> None:
     """Raises a ValueError where a tree is not like the parameters, after some leading axes."""
-    leaves, tree = jax.tree.flatten(value)
+    leaves, tree = jax.tree_util.tree_flatten_with_path(value)
     if tree != settings.tree:
         raise ValueError(
             f'{name} must be a tree like the parameters that the audit was started with, '
             f'{settings.tree}, but {tree} was given.'
         )
-    for place, (leaf, shape) in enumerate(zip(leaves, settings.shapes, strict=True)):
+    for (path, leaf), shape in zip(leaves, settings.shapes, strict=True):
         if jnp.shape(leaf) != axes + shape:
-            path = jax.tree_util.keystr(jax.tree_util.tree_leaves_with_path(value)[place][0])
             raise ValueError(
-                f'{name} must have the shapes of the parameters that the audit was started '
-                f'with, {axes + shape} at {path}, but {jnp.shape(leaf)} was given.'
+                f'{name} must have the shapes of the parameters that the audit was started with, '
+                f'{axes + shape} at {jax.tree_util.keystr(path)}, but {jnp.shape(leaf)} was given.'
             )

@@ -1,11 +1,12 @@
 """What a run reports: the scores that its attacks give, and the methods for each of them."""
 
+import itertools
 from typing import NamedTuple
 
 import ml_collections
 
 from oneshot import inputs
-from oneshot.audit.score import LOSS, SCORES, Score, white_box_scores
+from oneshot.audit.score import ATTACKS, SCORES, Score
 from oneshot.claims.claim import DPSGD, MIN_SIGMA
 from oneshot.plan.score_law import Scoring
 from oneshot.results.methods import METHODS, Method
@@ -52,9 +53,8 @@ def scores(config: ml_collections.ConfigDict) -> tuple[tuple[Score, ...], str]:
 
     signals = tuple(dict.fromkeys((first, *map(seen, options.signals))))
     weighings = ('dot',) if noiseless else tuple(dict.fromkeys(('dot', *options.scores)))
-    chosen = ()
-    for attack in options.attacks:
-        chosen += white_box_scores(signals, weighings) if attack == 'white_box' else (LOSS,)
+    seen_by = (ATTACKS[attack](signals, weighings) for attack in options.attacks)
+    chosen = tuple(itertools.chain.from_iterable(seen_by))
     headline = options.headline
     if headline in SCORES:
         signal, weighing = SCORES[headline]

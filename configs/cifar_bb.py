@@ -6,7 +6,7 @@
 m = n, as in the paper's figure: nothing but canaries is trained on, half of them at a time.
 They are images of the test set with a wrong label, or, with `:in_distribution`, the right
 one. `:eps=4` sets ε_UB (8 if it is not given), `:smoke` runs in seconds. CIFAR-10 comes
-from TFDS, see --config.data_dir and the README.
+from TFDS, see --config.data_dir and docs/guide/configs.md.
 
 `:cpu` has an MLP, and takes a quarter of a minute on two cores. To be expected, in the mean of
 twelve seeds (experiments/results/figures/bb_diff_m.csv): ε_LB = 1.03 for mislabeled and 0.79 for

@@ -5,7 +5,7 @@
 
 `:eps=4` sets ε_UB (8 if it is not given). `:cpu` is the same audit on two cores, with a small
 CNN and, up to ε_UB = 4, fewer steps; `:smoke` runs in seconds to see that it runs.
-`:cpu,eps=4` is both. CIFAR-10 comes from TFDS, see --config.data_dir and the README.
+`:cpu,eps=4` is both. CIFAR-10 comes from TFDS, see --config.data_dir and docs/guide/configs.md.
 
 `:cpu` takes 10 minutes on two cores at ε_UB = 8, and 4 at less. To be expected at ε_UB = 8, in
 the mean of three seeds (experiments/results/cifar_tight.csv): ε_LB = 3.48, and more by methods

@@ -32,7 +32,7 @@ def get_config() -> ml_collections.ConfigDict:
     config.mesh.data = placeholder(int)  # the examples are split over it; as many as there are
     config.mesh.model = 1  # the parameters are split over it
 
-    config.processes = ml_collections.ConfigDict()  # or by the environment, see the README
+    config.processes = ml_collections.ConfigDict()  # or by the environment
     config.processes.address = placeholder(str)  # HOST:PORT of the first
     config.processes.number = placeholder(int)
     config.processes.id = placeholder(int)  # of this one, from 0

@@ -76,7 +76,7 @@ def measure(eps: float, seed: int, canaries: int, data_dir: str | None, quick: b
         run = run._replace(canaries=run.canaries._replace(included=nobody))
     start = time.perf_counter()
     with Log(None, config.steps) as log:
-        state = training.train(run, log.write, timed=log.time_chunk)
+        state = training.train(run, log.write)
     accuracy = training.test_accuracy(run, state)
     results = outcome.audit_all(run, training.collect_scores(run, state))
     names = run.spec.selection.names if canaries else ()

@@ -47,8 +47,8 @@ def run(prepared: Run) -> tuple[dict[str, np.ndarray], list[csv_files.Row]]:
     """The scores, and what the process held on the way."""
     rows = []
 
-    def log(step: int, stats: dpsgd.Stats, accuracy: float | None) -> None:
-        resumable.log(step, stats, accuracy)
+    def log(step: int, *chunk: Any) -> None:
+        resumable.log(step, *chunk)
         if step % 500 == 0:
             resident = int(pathlib.Path('/proc/self/statm').read_text().split()[1])
             memory = resident * os.sysconf('SC_PAGE_SIZE') / 2**20

@@ -13,6 +13,7 @@ import contextlib
 import errno
 import gc
 import hashlib
+import itertools
 import json
 import logging
 import os
@@ -45,45 +46,40 @@ class Checkpoint(NamedTuple):
     notes: dict[str, Any]
 
 
-class Checkpoints:
-    """The newest `keep` checkpoints of a run.
+class Checkpoints(contextlib.ExitStack):
+    """The newest `keep` checkpoints of a run, which has to be entered.
 
     What is saved is copied at once, and written in the background. Errors of that are
     raised by the next call as an OSError.
     """
 
     def __init__(self, folder: pathlib.Path, keep: int) -> None:
+        super().__init__()
         self._folder, self._keep = folder.absolute(), keep
         self._writer, self._has_failed = _writer(), False
-        self._quiet = contextlib.ExitStack()
         self._background = futures.ThreadPoolExecutor(1)
         self._under_way: tuple[int, futures.Future[None]] | None = None
 
     def __enter__(self) -> 'Checkpoints':
-        self._quiet.enter_context(_quiet_orbax())
+        self.enter_context(_quiet_orbax())
+        self.callback(self._close)
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def _close(self) -> None:
         self._background.shutdown()
         self._writer.close()
         if self._has_failed:
             gc.collect()  # Python complains about writes that failed now, and not later
-        self._quiet.close()
 
     def steps(self) -> list[int]:
         """The steps of all checkpoints, the newest first. One may be broken."""
-        if not self._folder.is_dir():
-            return []
-        names = (path.name for path in self._folder.iterdir() if path.is_dir())
+        names = (path.name for path in self._folder.glob('[0-9]*') if path.is_dir())
         return sorted((int(name) for name in names if name.isdecimal()), reverse=True)
 
     def save(self, step: int, state: PyTree, notes: dict[str, Any]) -> None:
         """Begins to write a checkpoint, unless there is one of this step.
 
-        Args:
-            step: the number of steps that were made.
-            state: arrays. They may be donated as soon as this returns.
-            notes: what else has to be known, as JSON has it.
+        The arrays of the state may be donated as soon as this returns. Notes are as JSON has them.
         """
         self.wait()
         manifest = {'step': step, 'notes': notes, 'shapes': _shapes(state)}
@@ -101,12 +97,25 @@ class Checkpoints:
         place = self._folder / _UNFINISHED
         if (self._folder / str(step)).exists():
             return False
-        if place.exists():
-            shutil.rmtree(place)  # of a save that was killed or failed
+        shutil.rmtree(place, ignore_errors=True)  # of a save that was killed or failed
         place.mkdir(parents=True)
         if shutil.disk_usage(place).free < needed:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return True
+
+    def _finish(self, manifest: dict[str, Any]) -> None:
+        """In the background, when Orbax is done: digests, then the name, then old ones go."""
+        self._writer.wait_until_finished()
+        if not processes.is_first():
+            return
+        place = self._folder / _UNFINISHED
+        paths = (path for path in sorted(place.rglob('*')) if path.is_file())
+        files = {str(path.relative_to(place)): _digest(path) for path in paths}
+        _write_manifest(place / _MANIFEST, manifest | {'files': files})
+        rename(place, self._folder / str(manifest['step']))
+        for step in self.steps()[self._keep :]:
+            rename(self._folder / str(step), place)  # what is half deleted has no name
+            shutil.rmtree(place)
 
     def wait(self) -> None:
         """Returns when nothing is under way."""
@@ -122,6 +131,11 @@ class Checkpoints:
         """Raises what went wrong in the background, without waiting."""
         if self._under_way is not None and self._under_way[1].done():
             self.wait()
+
+    def _failed(self, step: int, error: Exception) -> OSError:
+        """Whatever Orbax makes of a full disk, it is an OSError here."""
+        self._writer, self._has_failed = _writer(), True  # the old one may have more errors
+        return OSError(f'the checkpoint of step {step} could not be written ({one_line(error)})')
 
     def newest(self, like: PyTree) -> Checkpoint | None:
         """The newest whole checkpoint of a state like this; None if none was ever made.
@@ -152,17 +166,12 @@ class Checkpoints:
                 )
             return checkpoint
         if broken:
+            reasons = '; '.join(f'that of step {step}: {reason}' for step, reason in broken.items())
             raise ValueError(
-                f'No checkpoint in {self._folder} is whole: '
-                + '; '.join(f'that of step {step}: {reason}' for step, reason in broken.items())
-                + '. Nothing was deleted; --overwrite starts the run anew.'
+                f'No checkpoint in {self._folder} is whole: {reasons}. Nothing was deleted; '
+                '--overwrite starts the run anew.'
             )
         return None
-
-    def _failed(self, step: int, error: Exception) -> OSError:
-        """Whatever Orbax makes of a full disk, it is an OSError here."""
-        self._writer, self._has_failed = _writer(), True  # the old one may have more errors
-        return OSError(f'the checkpoint of step {step} could not be written ({one_line(error)})')
 
     def _read(self, step: int, like: PyTree) -> Checkpoint:
         notes = processes.on_first(self._check, step, like)
@@ -187,26 +196,10 @@ class Checkpoints:
         return manifest['notes']
 
     def _put_aside(self, step: int) -> str:
-        aside = self._folder / f'{step}.broken'
-        number = 1
-        while aside.exists():
-            number += 1
-            aside = self._folder / f'{step}.broken{number}'
+        places = (self._folder / f'{step}.broken{i if i > 1 else ""}' for i in itertools.count(1))
+        aside = next(place for place in places if not place.exists())
         os.rename(self._folder / str(step), aside)
         return str(aside)
-
-    def _finish(self, manifest: dict[str, Any]) -> None:
-        """In the background, when Orbax is done: digests, then the name, then old ones go."""
-        self._writer.wait_until_finished()
-        if not processes.is_first():
-            return
-        place = self._folder / _UNFINISHED
-        files = {str(path.relative_to(place)): _digest(path) for path in _files(place)}
-        _write_manifest(place / _MANIFEST, manifest | {'files': files})
-        rename(place, self._folder / str(manifest['step']))
-        for step in self.steps()[self._keep :]:
-            rename(self._folder / str(step), place)  # what is half deleted has no name
-            shutil.rmtree(place)
 
 
 def size(state: PyTree) -> int:
@@ -216,10 +209,6 @@ def size(state: PyTree) -> int:
 
 def _writer() -> ocp.AsyncCheckpointer:
     return ocp.AsyncCheckpointer(ocp.StandardCheckpointHandler())
-
-
-def _files(folder: pathlib.Path) -> Iterator[pathlib.Path]:
-    return (path for path in sorted(folder.rglob('*')) if path.is_file())
 
 
 def _digest(path: pathlib.Path) -> str:

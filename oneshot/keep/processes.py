@@ -31,8 +31,12 @@ _LAUNCHERS = {
     'OMPI_COMM_WORLD_SIZE': 'OMPI_MCA_orte_hnp_uri',
 }
 _HOSTS = 'TPU_WORKER_HOSTNAMES', 'TPU_PROCESS_ADDRESSES'
-
+_LOST = (
+    'A process of this run was lost, or cannot be reached any more, and all others end with it. '
+    'Start all of them again: with a workdir, the run goes on from the newest checkpoint.'
+)
 _MIN_ROOM = 12  # a message takes 2 to the power of this bytes or more
+RUNTIME_ERRORS = MemoryError, jax.errors.JaxRuntimeError  # of the machine, not of the input
 
 
 def start(address: str | None, number: int | None, id: int | None) -> None:
@@ -73,14 +77,9 @@ def start(address: str | None, number: int | None, id: int | None) -> None:
         raise ValueError(f'id must be below number, but {id} and {number} were given.')
     jax.config.update('jax_enable_preemption_service', False)  # it would take SIGTERM from us
     _Ending.last_words = _LOST
+    waits = {'heartbeat_timeout_seconds': _LOST_AFTER, 'shutdown_timeout_seconds': _SHUTDOWN}
     try:
-        jax.distributed.initialize(
-            address,
-            number,
-            id,
-            heartbeat_timeout_seconds=_LOST_AFTER,
-            shutdown_timeout_seconds=_SHUTDOWN,
-        )
+        jax.distributed.initialize(address, number, id, **waits)
     except (ValueError, RuntimeError, jax.errors.JaxRuntimeError) as error:
         raise ValueError(
             f'The processes of the run do not find each other: {inputs.one_line(error)}'
@@ -93,11 +92,6 @@ def _number(name: str) -> int | None:
     if text is not None and not text.isdecimal():
         raise ValueError(f'{name} of the environment must be a number, but is {text!r}.')
     return None if text is None else int(text)
-
-
-def is_multihost() -> bool:
-    """Whether this is one of several processes."""
-    return jax.process_count() > 1
 
 
 def is_first() -> bool:
@@ -114,61 +108,45 @@ def on_first(function: Callable[..., Any], *arguments: Any) -> Any:
         ValueError, OSError: the function raised it, with the same text in every process.
         Failed: in the other processes, if the function raised anything else.
     """
-    if not is_multihost():
+    if jax.process_count() == 1:
         return function(*arguments)
-    message, problem = b'', None
+    message, problem = {}, None
     if is_first():
         try:
-            message = json.dumps({'result': function(*arguments)}).encode()
+            message = {'result': function(*arguments)}
         except Exception as error:  # whatever it is: the others wait
             problem = error
             kind = next((kind for kind in (ValueError, OSError) if isinstance(error, kind)), None)
             text = str(error) if kind else f'{type(error).__name__}: {error}'
-            message = json.dumps({'kind': kind and kind.__name__, 'error': text}).encode()
-    answer = json.loads(_broadcast(message))
+            message = {'kind': kind and kind.__name__, 'error': text}
+    message = json.loads(all_texts(json.dumps(message))[0])
     if problem is not None:
         raise problem
-    if 'error' in answer:
-        kinds = {'ValueError': ValueError, 'OSError': OSError}
-        if answer['kind'] in kinds:
-            raise kinds[answer['kind']](answer['error'])
-        raise Failed(f'The first process failed: {answer["error"]}')
-    return answer['result']
-
-
-def _broadcast(message: bytes) -> bytes:
-    """The message of the first process, in every process."""
-    size = int(multihost_utils.broadcast_one_to_all(np.int32(len(message))))
-    room = 2 ** max(_MIN_ROOM, (size - 1).bit_length())  # a program for each power of two
-    padded = np.zeros(room, np.uint8)
-    if is_first():
-        padded[:size] = np.frombuffer(message, np.uint8)
-    return multihost_utils.broadcast_one_to_all(padded)[:size].tobytes()
+    if 'error' in message:
+        text, kinds = message['error'], {'ValueError': ValueError, 'OSError': OSError}
+        if message['kind'] in kinds:
+            raise kinds[message['kind']](text)
+        raise Failed(f'The first process failed: {text}')
+    return message['result']
 
 
 def all_max(*numbers: int) -> tuple[int, ...]:
     """The largest of each number over all processes."""
-    if not is_multihost():
+    if jax.process_count() == 1:
         return numbers
     of_all = multihost_utils.process_allgather(np.array(numbers, np.int64))
     return tuple(int(number) for number in np.max(of_all, axis=0))
 
 
 def all_texts(text: str) -> list[str]:
-    """The texts of all processes, which have to be of one length."""
-    if not is_multihost():
+    """The texts of all processes, in their order."""
+    if jax.process_count() == 1:
         return [text]
-    of_all = multihost_utils.process_allgather(np.frombuffer(text.encode(), np.uint8))
-    return [bytes(row).decode() for row in of_all]
-
-
-_LOST = (
-    'A process of this run was lost, or cannot be reached any more, and all others end with it. '
-    'Start all of them again: with a workdir, the run goes on from the newest checkpoint.'
-)
-
-
-RUNTIME_ERRORS = MemoryError, jax.errors.JaxRuntimeError  # of the machine, not of the input
+    message = np.frombuffer(text.encode(), np.uint8)
+    (size,) = all_max(message.size)
+    padded = np.zeros(2 ** max(_MIN_ROOM, (size - 1).bit_length()), np.uint8)  # few programs
+    padded[: message.size] = message
+    return [bytes(row).rstrip(b'\0').decode() for row in multihost_utils.process_allgather(padded)]
 
 
 def explain(error: BaseException) -> str:

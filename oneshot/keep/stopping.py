@@ -1,4 +1,4 @@
-"""How a run ends before its last step: by a signal, by divergence, or by an error."""
+"""How a run ends before its last step, and with which exit status."""
 
 import contextlib
 import os
@@ -15,46 +15,36 @@ _STOP_SIGNALS = signal.SIGTERM, signal.SIGINT
 class Stopped(Exception):
     """The run was told to stop; its state is kept."""
 
-    def __init__(self, received: signal.Signals, step: int, steps: int, where: Any) -> None:
-        self.received = received
+    def __init__(self, received: signal.Signals, step: int, steps: int, folder: Any) -> None:
+        self.received, self.status = received, 128 + received
         super().__init__(
             f'Stopped by {received.name} after step {step:,} of {steps:,}. The state is kept in '
-            f'{where}: the same command goes on from there.'
+            f'{folder}: the same command goes on from there.'
         )
 
 
 class Diverged(Exception):
-    """The loss or a parameter is not finite.
+    """The loss or a parameter is not finite, as seen at `step`; perhaps with what is kept."""
 
-    Args:
-        step: the step at which it was seen.
-        steps: of the whole run.
-        what: the value that is not finite.
-        learning_rate: of the run.
-        kept: a sentence about what is kept.
-    """
+    status = 1
 
-    def __init__(
-        self, step: int, steps: int, what: str, learning_rate: float, kept: str | None = None
-    ) -> None:
-        self._details = step, steps, what, learning_rate
-        self.step = step
-        sentences = (
-            f'At step {step:,} of {steps:,}, {what} is not finite: the run diverged, and was '
-            'stopped.',
-            kept,
-            f'Try a smaller --config.learning_rate than {learning_rate:g}; another config takes '
-            'another --workdir, or --overwrite.',
+    def __init__(self, step: int, value: str, config: Any, kept: str = '') -> None:
+        self.step, self._value, self._config = step, value, config
+        super().__init__(
+            f'At step {step:,} of {config.steps:,}, {value} is not finite: the run diverged, and '
+            f'was stopped. {kept}{" " if kept else ""}Try a smaller --config.learning_rate than '
+            f'{config.learning_rate:g}; another config takes another --workdir, or --overwrite.'
         )
-        super().__init__(' '.join(sentence for sentence in sentences if sentence))
 
     def with_kept(self, kept: str) -> 'Diverged':
         """The same error, with a sentence about what is kept."""
-        return Diverged(*self._details, kept)
+        return Diverged(self.step, self._value, self._config, kept)
 
 
 class Failed(RuntimeError):
     """The run failed after it had begun, by an error that is not about its input."""
+
+    status = 1
 
 
 @contextlib.contextmanager
@@ -91,8 +81,5 @@ class StopSignals:
     def _receive(self, number: int, frame: object) -> None:
         self.received = signal.Signals(number)
         self.__exit__()
-        # Not print, which may be at work already.
-        line = (
-            f'\noneshot: {self.received.name}: stops after this chunk, or now if it comes again\n'
-        )
-        os.write(2, line.encode())
+        advice = 'stops after this chunk, or now if it comes again'
+        os.write(2, f'\noneshot: {self.received.name}: {advice}\n'.encode())  # print may be at work

@@ -1,5 +1,6 @@
 """The folder of one run: which config it belongs to, its files, and that there is room in it."""
 
+import contextlib
 import json
 import os
 import pathlib
@@ -15,21 +16,12 @@ from oneshot.inputs import one_line
 from oneshot.json_text import to_json
 from oneshot.keep import processes
 
-_FILES_OF_A_RUN = (  # what --overwrite deletes
-    'config.json',
-    'plan.json',
-    'result.json',
-    'report.html',
-    'metrics.jsonl',
-    'scores*.npz',
-    'coins.npz',
-    'plots',
-    'events',
-    'checkpoints',
-    '.reserve',
-    '*.partial',
-)
 _RESERVE = '.reserve'
+_FILES_OF_A_RUN = (  # what --overwrite deletes
+    *('config.json', 'plan.json', 'result.json', 'report.html', 'metrics.jsonl', 'scores*.npz'),
+    *('coins.npz', 'plots', 'events', 'checkpoints', _RESERVE, '*.partial'),
+)
+_ANEW = 'Choose another --workdir, or start anew with --overwrite.'
 
 Config = Mapping[str, Any]
 
@@ -79,21 +71,20 @@ class Workdir:
         processes.on_first(self._enter)
         return self
 
-    def _enter(self) -> None:
-        self._lock = os.open(self.path / '.lock', os.O_RDWR | os.O_CREAT, 0o666)
-        try:
-            self._take()
-        except BaseException:
-            os.close(self._lock)
-            raise
-
     def __exit__(self, *_: object) -> None:
         self.release()
         if processes.is_first():
             os.close(self._lock)
 
-    def _take(self) -> None:
+    def _enter(self) -> None:
         """Locks the folder for this process, and gives it this config."""
+        self._lock = os.open(self.path / '.lock', os.O_RDWR | os.O_CREAT, 0o666)
+        with contextlib.ExitStack() as on_error:
+            on_error.callback(os.close, self._lock)
+            self._take()
+            on_error.pop_all()
+
+    def _take(self) -> None:
         import fcntl  # not on Windows, where a run without a workdir needs no lock
 
         try:
@@ -107,13 +98,12 @@ class Workdir:
         os.ftruncate(self._lock, 0)
         os.write(self._lock, f'{os.getpid()}\n'.encode())
         if self._overwrite:
-            for pattern in _FILES_OF_A_RUN:
-                for path in self.path.glob(pattern):
-                    shutil.rmtree(path) if path.is_dir() else path.unlink()
+            for path in (path for name in _FILES_OF_A_RUN for path in self.path.glob(name)):
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
             self._overwrite = False
         else:
             self._check_config()  # again: until now, the folder was not locked
-        self._write_json('config.json', self._config)
+        self._write_text('config.json', to_json(self._config))
 
     def _check_config(self) -> None:
         path = self.path / 'config.json'
@@ -121,42 +111,32 @@ class Workdir:
             if (self.path / 'result.json').exists() or (self.path / 'checkpoints').exists():
                 raise ValueError(
                     f'{self.path} has a run in it without its config.json, so that it cannot be '
-                    'told whose it is. Choose another --workdir, or start anew with --overwrite.'
+                    f'told whose it is. {_ANEW}'
                 )
             return
         try:
             config_of_folder = dict(json.loads(path.read_bytes()))
         except (ValueError, TypeError):
-            raise ValueError(
-                f'{path} cannot be read as a config. Choose another --workdir, or start anew with '
-                '--overwrite.'
-            ) from None
+            raise ValueError(f'{path} cannot be read as a config. {_ANEW}') from None
         if differ := self._differences(config_of_folder, self._config):
             raise ValueError(
                 f'{self.path} belongs to another config, which differs in {", ".join(differ)}. '
-                'Choose another --workdir, or start anew with --overwrite.'
+                f'{_ANEW}'
             )
 
-    def _write_json(self, name: str, content: Any) -> None:
-        files.write(self.path / name, f'{to_json(content)}\n'.encode())
+    def _write_text(self, name: str, text: str) -> None:
+        files.write(self.path / name, f'{text}\n'.encode())
 
-    def write_plan(self, plan: list[dict[str, Any]]) -> None:
-        """Writes how guesses will be chosen, before the first step.
-
-        Raises:
-            ValueError: an earlier process of this run wrote another plan.
-        """
+    def write_plan(self, rows: list[dict[str, Any]]) -> None:
+        """Writes how guesses will be chosen; raises a ValueError if other rows are there."""
         path = self.path / 'plan.json'
-        try:
-            written = json.loads(path.read_bytes())
-        except (FileNotFoundError, ValueError):  # it follows from the config alone
-            self._write_json('plan.json', plan)
-            return
-        if written != json.loads(to_json(plan)):
+        text = ',\n'.join(to_json(row, indent=None) for row in rows)
+        if path.exists() and path.read_text() != f'[\n{text}\n]\n':
             raise ValueError(
                 f'{path} has another plan than this code makes of the same config. Go on with the '
                 'code that wrote it, or delete the file: a plan depends on the config alone.'
             )
+        self._write_text('plan.json', f'[\n{text}\n]')
 
     def write_coins(self, coins: np.ndarray) -> None:
         """Writes the coins, in a file that only its owner can read."""
@@ -164,11 +144,7 @@ class Workdir:
         files.write_arrays(self.path / 'coins.npz', mode=0o600, ids=ids, included=coins)
 
     def check_coins(self, coins: np.ndarray) -> None:
-        """Checks that the coins of a run that goes on are those that its state was trained with.
-
-        Raises:
-            ValueError: they are others, or cannot be read.
-        """
+        """Raises a ValueError unless a run that goes on has the coins that were written."""
         path = self.path / 'coins.npz'
         try:
             with path.open('rb') as file, np.load(file) as arrays:
@@ -191,37 +167,24 @@ class Workdir:
 
     def write_result(self, record: dict[str, Any]) -> None:
         """Writes the result, which is the last that a run does: with it, it is finished."""
-        self._write_json('result.json', record)
+        self._write_text('result.json', to_json(record))
 
     def reserve(self, checkpoint: int, more: int) -> None:
-        """Makes sure that there is room for a run, and sets room for one checkpoint aside.
-
-        `release` frees that: a run that fills the disk can then still be kept.
-
-        Args:
-            checkpoint: the bytes of one.
-            more: the bytes of everything else that is still to be written.
+        """Sets aside the bytes of one checkpoint, so that a run that fills the disk can be saved.
 
         Raises:
-            OSError: there is not enough room.
+            OSError: there is no room for that, or for the `more` bytes of all the rest.
         """
-        free = shutil.disk_usage(self.path).free
-        if free < checkpoint + more:
-            raise OSError(
-                f'{self.path} has {_size(free)} left, and the run needs {_size(checkpoint + more)}.'
-            )
+        free, needed = shutil.disk_usage(self.path).free, checkpoint + more
+        if free < needed:
+            raise OSError(f'{self.path} has {_mib(free)} left, and the run needs {_mib(needed)}.')
         try:
-            file = os.open(self.path / _RESERVE, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-            try:
-                os.posix_fallocate(file, 0, checkpoint)
-            finally:
-                os.close(file)
+            with (self.path / _RESERVE).open('wb') as file:
+                os.posix_fallocate(file.fileno(), 0, checkpoint)
         except OSError as error:
             self.release()
-            raise OSError(
-                f'{self.path} has no room for a checkpoint of {_size(checkpoint)}: '
-                f'{error.strerror}.'
-            ) from error
+            room = f'room for a checkpoint of {_mib(checkpoint)}'
+            raise OSError(f'{self.path} has no {room}: {error.strerror}.') from error
 
     def release(self) -> None:
         """Frees what was set aside."""
@@ -229,5 +192,5 @@ class Workdir:
             (self.path / _RESERVE).unlink(missing_ok=True)
 
 
-def _size(count: int) -> str:
+def _mib(count: int) -> str:
     return f'{count / 2**20:,.1f} MiB'

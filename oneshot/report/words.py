@@ -41,10 +41,11 @@ def description(config: dict[str, Any], record: dict[str, Any]) -> dict[str, str
 
 def headline_rows(about: dict[str, str], result: AuditResult) -> list[tuple[str, str]]:
     """The rows of the table: what was audited, the two bounds, and the verdict."""
-    method = METHODS[result.method]
-    claimed = f'{result.eps_claimed:.4g} at δ = {result.delta:g}'
-    if math.isinf(result.eps_claimed):
-        claimed = f'∞ at δ = {result.delta:g}: nothing is proven'
+    method, claimed, verdicts = METHODS[result.method], 'none is claimed', []
+    if result.eps_claimed is not None:
+        proven = ': nothing is proven' if math.isinf(result.eps_claimed) else ''
+        claimed = f'{number_text(result.eps_claimed)} at δ = {result.delta:g}{proven}'
+        verdicts = [('p-value of the claim', f'{result.p_value:.3g}'), ('verdict', verdict(result))]
     guesses = (
         f'{result.guesses:,} (k+ = {result.k_plus:,} "in", k- = {result.k_minus:,} "out"), '
         f'{RULES[result.rule].words}'
@@ -65,8 +66,7 @@ def headline_rows(about: dict[str, str], result: AuditResult) -> list[tuple[str,
         ('canaries', canaries),
         ('guesses', guesses),
         ('right guesses', right),
-        ('p-value of the claim', f'{result.p_value:.3g}'),
-        ('verdict', verdict(result)),
+        *verdicts,
     ]
 
 

@@ -73,12 +73,12 @@ def read(name: str, overrides: dict[str, list[str]]) -> ml_collections.ConfigDic
 
 def join(config: ml_collections.ConfigDict, problems: settings.Problems) -> None:
     """Joins the other processes of the run, if what the config says of them makes sense."""
-    own_problems, values = settings.Problems(), settings.flatten(config)
     keys = 'processes.address', 'processes.number', 'processes.id'
-    for key in keys:
-        own_problems.attempt((key,), settings.KEYS[key], f'config.{key}', values.get(key))
-    if not own_problems.sentences:  # else the check has them
-        problems.attempt(keys, processes.start, *(values.get(key) for key in keys))
+    flat = settings.flatten(config)
+    values = [flat.get(key) for key in keys]
+    for key, value in zip(keys, values, strict=True):
+        problems.attempt((key,), settings.KEYS[key], f'config.{key}', value)
+    problems.attempt(keys, processes.start, *values)
     if not processes.is_first():
         warnings.simplefilter('ignore')  # the first tells of them
 

@@ -1,5 +1,6 @@
 """From a config to a run that can start: data, model, canaries, coins, step and plan."""
 
+import dataclasses
 import json
 import os
 import warnings
@@ -22,26 +23,13 @@ from oneshot.dpsgd.gradients.strategy import LossFn
 from oneshot.dpsgd.layout import Layout
 from oneshot.keep.workdir import Workdir
 from oneshot.plan.score_law import Scoring
-from oneshot.run import selection, settings
-from oneshot.run.planning import Plan, plan_run
-from oneshot.run.validation import (
-    check,
-    describe_data,
-    make_optimizer,
-    model_options,
-    num_canaries,
-)
+from oneshot.results.methods import METHODS
+from oneshot.run import selection, settings, validation
+from oneshot.scores.front_door import Rule, choose_rule
 
 # Keys of a config that a shared step takes as arguments, or does not ask for.
-SHARED_STEP_KEYS = (
-    'seed',
-    'steps',
-    'learning_rate',
-    'dp.eps',
-    'dp.delta',
-    'dp.noise_multiplier',
-    'audit.canaries',
-)
+SHARED_STEP_KEYS = ('seed', 'steps', 'learning_rate', 'dp.eps', 'dp.delta', 'dp.noise_multiplier')
+SHARED_STEP_KEYS += ('audit.canaries',)
 
 
 class Spec(NamedTuple):
@@ -53,10 +41,19 @@ class Spec(NamedTuple):
     expected_batch_size: float
     clipping: Clipping
     eps_ub: float
-    selection: selection.Selection  # the scores, the headline, the methods of each score
+    selection: selection.Selection
     mechanisms: dict[str, Scoring]  # the claim, for scores whose law follows from it
     confidence: float  # of each bound
-    plan: Plan
+    plan: dict[tuple[str, str], tuple[str, Rule]]  # of a score and a method: rule and guesses
+
+    @property
+    def plan_rows(self) -> list[dict[str, Any]]:
+        """The plan as plan.json has it."""
+        rows = []
+        for (score, method), (rule, guesses) in self.plan.items():
+            plain = guesses if isinstance(guesses, tuple) else dataclasses.asdict(guesses)
+            rows.append({'score': score, 'method': method, 'rule': rule, 'guesses': plain})
+        return rows
 
 
 class Program(NamedTuple):
@@ -101,8 +98,8 @@ class Run(NamedTuple):
     @property
     def step_arguments(self) -> tuple[Any, ...]:
         """What the step takes beside the state and the key."""
-        population, (_, placed, _, _, included) = self.arrays.population, self.canaries
-        return population, placed, included, *self.program.scalars
+        inputs = self.arrays.population, self.canaries.placed, self.canaries.included
+        return *inputs, *self.program.scalars
 
 
 def prepare(
@@ -123,64 +120,69 @@ def prepare(
             belongs to another config.
         OSError: the workdir cannot be made.
     """
-    check(config)
+    validation.check(config)
     if workdir is not None and not isinstance(workdir, Workdir):
         workdir = settings.open_workdir(workdir, config)
     # One key for each purpose, by a number that never changes.
     seed = jax.random.key(config.seed)
     model_key, canary_key, coin_key, run_key = (jax.random.fold_in(seed, i) for i in range(4))
     layout = Layout(sharding.make_mesh(config.mesh.data, config.mesh.model))
-    data = describe_data(config)
-    _warn_of_large_delta(config, data.n)
-    places = {'train': config.data.train, 'test': config.data.test, 'data_dir': config.data_dir}
-    rows = layout.rows_here(data.n)
-    dataset = datasets.load(config.data.name, config.data.n, config.seed, **places, rows=rows)
-    network, params = _make_model(config, data, model_key, layout)
+    data = validation.describe_data(config)
+    effective_n = data.n + validation.num_canaries(config) / 2
+    if config.dp.delta * effective_n > 1.0:
+        warnings.warn(
+            f'config.dp.delta = {config.dp.delta:g} is larger than 1/n = {1 / effective_n:.3g}: an '
+            'algorithm that publishes one example in n as it is would pass for private.',
+            stacklevel=2,
+        )
+    source = {**config.data, 'data_dir': config.data_dir, 'rows': layout.rows_here(data.n)}
+    dataset = datasets.load(seed=config.seed, **source)
+
+    def build() -> nnx.Module:
+        shape = {'image': tuple(data.image), 'classes': data.classes}
+        return models.make(**validation.model_options(config), **shape, rngs=nnx.Rngs(model_key))
+
+    network, _ = models.split(nnx.eval_shape(build))
+    params = layout.make(lambda: models.split(build())[1])
 
     def apply(params: Any, image: jax.Array) -> jax.Array:
         return network(params, augmentation.scale(image))
 
     loss_fn = models.cross_entropy(apply)
-    spec = _make_spec(config, data.n, loss_fn, params, dataset)
     canary_set, dataset = _make_canaries(config, canary_key, coin_key, params, dataset, layout)
+    spec = _make_spec(config, data.n, loss_fn, params, dataset)
     init, program = _make_program(spec, apply, loss_fn, layout, programs)
-    return Run(
-        spec,
-        program,
-        canary_set,
-        Arrays(
-            state=layout.run(init, params, canary_set.placed),
-            key=layout.place(run_key),
-            population=layout.place_rows(tuple(dataset.train), data.n),
-            held_out=layout.place_rows(tuple(dataset.test), len(dataset.test.labels)),
-        ),
-        layout,
-        dataset,
-        workdir,
+    arrays = Arrays(
+        state=layout.run(init, params, canary_set.placed),
+        key=layout.place(run_key),
+        population=layout.place_rows(tuple(dataset.train), data.n),
+        held_out=layout.place_rows(tuple(dataset.test), len(dataset.test.labels)),
     )
+    return Run(spec, program, canary_set, arrays, layout, dataset, workdir)
 
 
-def _warn_of_large_delta(config: ml_collections.ConfigDict, n: int) -> None:
-    n += num_canaries(config) / 2
-    if config.dp.delta * n > 1.0:
-        warnings.warn(
-            f'config.dp.delta = {config.dp.delta:g} is larger than 1/n = {1.0 / n:.3g}: an '
-            'algorithm that publishes one example in n as it is would pass for private.',
-            stacklevel=3,
-        )
-
-
-def _make_model(
-    config: ml_collections.ConfigDict, data: datasets.Description, key: jax.Array, layout: Layout
-) -> tuple[Callable[..., jax.Array], Any]:
-    """The network as a function of its parameters, and w_0."""
-
-    def build() -> nnx.Module:
-        shape = config.model.name, tuple(data.image), data.classes
-        return models.make(*shape, nnx.Rngs(key), **model_options(config))
-
-    network, _ = models.split(nnx.eval_shape(build))
-    return network, layout.make(lambda: models.split(build())[1])
+def _make_canaries(
+    config: ml_collections.ConfigDict,
+    key: jax.Array,
+    coin_key: jax.Array,
+    params: Any,
+    dataset: datasets.Dataset,
+    layout: Layout,
+) -> tuple[CanarySet, datasets.Dataset]:
+    """The canaries, and the data set without the held-out examples that became some."""
+    m, (images, labels) = validation.num_canaries(config), dataset.test
+    if config.audit.canaries == 'dirac':
+        chosen = canaries.dirac(key, m, params)
+    else:
+        dataset = dataset._replace(test=datasets.Split(images[m:], labels[m:]))
+        if config.audit.canaries == 'mislabeled':
+            chosen = canaries.mislabeled(key, m, images[:m], labels[:m], dataset.classes)
+        else:
+            chosen = canaries.in_distribution(key, m, images[:m], labels[:m])
+    placed, rows = sharded_canaries.shard(chosen, layout, params)
+    coins = canaries.flip_coins(coin_key, config.audit.m)
+    included = canaries.pair_up(coins) if config.audit.pairs else coins
+    return CanarySet(chosen, placed, rows, coins, layout.place(included)), dataset
 
 
 def _train_loss(config: ml_collections.ConfigDict, loss_fn: LossFn) -> LossFn:
@@ -195,7 +197,7 @@ def _make_spec(
     dataset: datasets.Dataset,
 ) -> Spec:
     dp, selected = config.dp, selection.select(config)
-    batch = dp.sampling_prob * (n + num_canaries(config) / 2)
+    batch = dp.sampling_prob * (n + validation.num_canaries(config) / 2)
     sigma = dp.noise_multiplier
     if sigma is None:
         sigma = accounting.calibrate_noise(dp.eps, dp.sampling_prob, config.steps, dp.delta)
@@ -208,8 +210,7 @@ def _make_spec(
     confidence = config.audit.confidence
     if selected.headline == 'best':  # all scores share it (Bonferroni), so that the best holds
         confidence = 1.0 - (1.0 - confidence) / len(selected.scores)
-    mechanisms = selection.mechanisms(config, selected.scores, sigma, batch)
-    return Spec(
+    spec = Spec(
         config=config,
         n=n,
         noise_multiplier=sigma,
@@ -217,35 +218,24 @@ def _make_spec(
         clipping=Clipping(dp.clip_norm, config.microbatch_size or size, strategy),
         eps_ub=accounting.eps_upper_bound(sigma, dp.sampling_prob, config.steps, dp.delta),
         selection=selected,
-        mechanisms=mechanisms,
+        mechanisms=selection.mechanisms(config, selected.scores, sigma, batch),
         confidence=confidence,
-        plan=plan_run(config, selected, mechanisms, confidence),
+        plan={},
     )
+    keys = ((score, method) for score, names in selected.methods.items() for method in names)
+    return spec._replace(plan={key: _plan_guesses(spec, *key) for key in keys})
 
 
-def _make_canaries(
-    config: ml_collections.ConfigDict,
-    key: jax.Array,
-    coin_key: jax.Array,
-    params: Any,
-    dataset: datasets.Dataset,
-    layout: Layout,
-) -> tuple[CanarySet, datasets.Dataset]:
-    """The canaries, and the data set without the held-out examples that became some."""
-    kind, m = config.audit.canaries, num_canaries(config)
-    if kind == 'dirac':
-        chosen = canaries.dirac(key, m, params)
-    else:
-        images, labels = dataset.test
-        dataset = dataset._replace(test=datasets.Split(images[m:], labels[m:]))
-        if kind == 'mislabeled':
-            chosen = canaries.mislabeled(key, m, images[:m], labels[:m], dataset.classes)
-        else:
-            chosen = canaries.in_distribution(key, m, images[:m], labels[:m])
-    placed, rows = sharded_canaries.shard(chosen, layout, params)
-    coins = canaries.flip_coins(coin_key, config.audit.m)
-    included = canaries.pair_up(coins) if config.audit.pairs else coins
-    return CanarySet(chosen, placed, rows, coins, layout.place(included)), dataset
+def _plan_guesses(spec: Spec, score: str, method: str) -> tuple[str, Rule]:
+    """How guesses will be chosen: the name of the rule, and what `audit_scores` takes."""
+    options, needs = spec.config.audit, METHODS[method].needs
+    if needs == 'samples':
+        return 'fixed', (0, 0)  # it uses the scores, and no guesses
+    guesses = options.guesses if options.k_plus is None else (options.k_plus, options.k_minus)
+    if needs == 'confusion' or method == 'weighted':  # by a threshold, or by weights
+        guesses = 'planned'
+    known = {'delta': spec.config.dp.delta, 'mechanism': spec.mechanisms.get(score)}
+    return choose_rule(guesses, options.m, confidence=spec.confidence, method=method, **known)
 
 
 def _make_program(
@@ -256,36 +246,32 @@ def _make_program(
     programs: dict[str, Program] | None,
 ) -> tuple[Callable[..., dpsgd.State], Program]:
     """The function that makes the first state, and the program."""
-    config, q, batch = spec.config, spec.config.dp.sampling_prob, spec.expected_batch_size
+    config, sigma = spec.config, spec.noise_multiplier
+    known = {
+        'clipping': spec.clipping,
+        'sampling_prob': config.dp.sampling_prob,
+        'expected_batch_size': spec.expected_batch_size,
+    }
 
-    def attacks(on_devices: dpsgd.Canaries, sigma: Any = None) -> dict[str, dpsgd.Attack]:
-        return attacks_for(
-            spec.selection.scores,
-            on_devices,
-            clipping=spec.clipping,
-            noise_multiplier=spec.noise_multiplier if sigma is None else sigma,
-            sampling_prob=q,
-            expected_batch_size=batch,
-            loss_fn=loss_fn,
-        )
+    def attacks(placed: dpsgd.Canaries, sigma: Any = sigma) -> dict[str, dpsgd.Attack]:
+        scores = spec.selection.scores
+        return attacks_for(scores, placed, loss_fn=loss_fn, noise_multiplier=sigma, **known)
 
     def algorithm(sigma: Any, learning_rate: Any) -> tuple[Any, Any]:
         return dpsgd.make_step(
             _train_loss(config, loss_fn),
-            make_optimizer(config, learning_rate),
+            validation.make_optimizer(config, learning_rate),
             noise_multiplier=sigma,
-            sampling_prob=q,
-            expected_batch_size=batch,
-            attacks=lambda on_devices: attacks(on_devices, sigma),
+            attacks=lambda placed: attacks(placed, sigma),
             augment=augmentation.make_augment(config.views) if config.views else None,
             ema_decay=config.ema_decay,
             n=None if layout.mesh is None else spec.n,
-            clipping=spec.clipping,
+            **known,
         )
 
-    init, step = algorithm(spec.noise_multiplier, config.learning_rate)
+    init, step = algorithm(sigma, config.learning_rate)
     program = Program(apply, step, attacks)
-    if programs is None or spec.noise_multiplier == 0.0:
+    if programs is None or sigma == 0.0:
         return init, program
 
     def shared_step(*arguments: Any) -> tuple[dpsgd.State, dpsgd.Stats]:
@@ -295,5 +281,4 @@ def _make_program(
     values = settings.flatten(settings.as_json(config))
     key = json.dumps({name: values[name] for name in values if name not in SHARED_STEP_KEYS})
     shared = programs.setdefault(key, program._replace(step=shared_step))
-    scalars = spec.noise_multiplier, config.learning_rate
-    return init, shared._replace(attacks=attacks, scalars=scalars)
+    return init, shared._replace(attacks=attacks, scalars=(sigma, config.learning_rate))

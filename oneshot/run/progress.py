@@ -33,15 +33,15 @@ class Log:
         quiet: bool = False,
     ) -> None:
         self._steps, self._shown, self._written = steps, first, first
-        self._speed, self._accuracy, self._quiet = None, None, quiet
-        self._live = sys.stdout.isatty() and not quiet
+        self._accuracy, self._is_live = None, sys.stdout.isatty() and not quiet
+        self._prints_lines = not (self._is_live or quiet)
         self._bar = rich.progress.Progress(
             rich.progress.TextColumn('training'),
             rich.progress.BarColumn(),
             rich.progress.MofNCompleteColumn(),
             rich.progress.TextColumn('{task.fields[speed]} steps/s, time left'),
             rich.progress.TimeRemainingColumn(),
-            disable=not self._live,
+            disable=not self._is_live,
         )
         self._task = self._bar.add_task('training', total=steps, completed=first, speed='...')
         self._file = self._events = None
@@ -62,10 +62,14 @@ class Log:
             os.close(self._file)
             self._events.close()
 
-    def write(self, step: int, stats: Stats, accuracy: float | None = None) -> None:
-        """Logs a chunk that ended at `step`, and of the test accuracy if it is given.
+    def write(self, step: int, stats: Stats, accuracy: float | None, seconds: float) -> None:
+        """Logs a chunk, as `train` has it. After an OSError it may be called again with the same.
 
-        After an OSError it may be called again with the same.
+        Args:
+            step: the last of the chunk.
+            stats: of its steps.
+            accuracy: on the held-out examples, if it is known.
+            seconds: that the chunk took.
         """
         examples = max(1, int(np.sum(stats.examples)))
         metrics = {
@@ -84,29 +88,23 @@ class Log:
             self._events.write(step, metrics)
             self.position += len(line)
         self._written = step
-        self._show(step, metrics)
-
-    def time_chunk(self, steps: int, seconds: float) -> None:
-        """Notes how long the steps of a chunk took, for the speed that is shown."""
-        self._speed = steps / seconds
+        self._show(step, metrics['loss'], len(stats.examples) / seconds)
 
     def sync(self) -> None:
         """Returns when the metrics are on the disk."""
         if self._file is not None:
             os.fsync(self._file)
 
-    def _show(self, step: int, metrics: dict[str, float]) -> None:
-        speed = '...' if self._speed is None else f'{self._speed:.0f}'
-        self._bar.update(self._task, completed=step, speed=speed)
+    def _show(self, step: int, loss: float, speed: float) -> None:
+        self._bar.update(self._task, completed=step, speed=f'{speed:.0f}')
         due = step >= self._shown + self._steps / 5 or step == self._steps
-        if due and not (self._live or self._quiet):
+        if self._prints_lines and due:
             self._shown = step
-            line = f'step {step:,} of {self._steps:,}: loss {metrics["loss"]:.3f}'
-            if self._accuracy is not None:
-                line += f', test accuracy {self._accuracy:.1%}'
-            if self._speed is not None:
-                line += f', {speed} steps/s, {(self._steps - step) / self._speed:.0f} s left'
-            print(line, flush=True)
+            accuracy = '' if self._accuracy is None else f', test accuracy {self._accuracy:.1%}'
+            speeds = f'{speed:.0f} steps/s, {(self._steps - step) / speed:.0f} s left'
+            print(
+                f'step {step:,} of {self._steps:,}: loss {loss:.3f}{accuracy}, {speeds}', flush=True
+            )
 
 
 class _Events:

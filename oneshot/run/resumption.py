@@ -12,21 +12,21 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from oneshot.dpsgd.step import State, Stats
+from oneshot.dpsgd.step import State
 from oneshot.keep import checkpoints, processes
 from oneshot.keep.checkpoints import Checkpoint, Checkpoints
 from oneshot.keep.stopping import Stopped, StopSignals
 from oneshot.report import provenance
 from oneshot.run import settings
-from oneshot.run.planning import plan_as_json
 from oneshot.run.preparation import Run
 from oneshot.run.progress import Log
 
 
-class ResumableRun:
-    """Logs a run and saves its state in its workdir, which has to be entered."""
+class ResumableRun(contextlib.ExitStack):
+    """Logs a run and saves its state in its workdir; both have to be entered."""
 
     def __init__(self, run: Run) -> None:
+        super().__init__()
         self._run, self._config, self._workdir = run, run.spec.config, run.workdir
         folder = run.workdir.path / 'checkpoints'
         self._checkpoints = Checkpoints(folder, self._config.checkpoint_keep)
@@ -34,7 +34,6 @@ class ResumableRun:
         self._start, self._seconds_before = time.perf_counter(), 0.0
         self._saved_step = 0
         self._pending_log_error: tuple[OSError, tuple[Any, ...]] | None = None
-        self._stack = contextlib.ExitStack()
         self._origin = {
             'config': settings.as_json(self._config),
             'data': _digest(run),
@@ -42,12 +41,9 @@ class ResumableRun:
         }
 
     def __enter__(self) -> 'ResumableRun':
-        self._stack.enter_context(self._checkpoints)
-        self._stack.enter_context(self._signals)
+        self.enter_context(self._checkpoints)
+        self.enter_context(self._signals)
         return self
-
-    def __exit__(self, *error: object) -> None:
-        self._stack.__exit__(*error)
 
     def restore_or_start(self) -> State:
         """The state to begin with: the newest that was saved, or the first of all.
@@ -64,14 +60,14 @@ class ResumableRun:
             self._saved_step, position = checkpoint.step, checkpoint.notes['metrics_position']
             self._seconds_before = checkpoint.notes['seconds']
             processes.on_first(self._workdir.check_coins, coins)
-        processes.on_first(self._workdir.write_plan, plan_as_json(self._run.spec.plan))
+        processes.on_first(self._workdir.write_plan, self._run.spec.plan_rows)
         if checkpoint is not None and processes.is_first():
             steps = f'{checkpoint.step:,} of {self._config.steps:,}'
             print(f'Going on after step {steps}.', flush=True)
         processes.on_first(self._reserve_room)
         processes.on_first(self._workdir.write_coins, coins)
         folder = self._workdir.path if processes.is_first() else None
-        self._log = self._stack.enter_context(
+        self._log = self.enter_context(
             Log(folder, self._config.steps, self._saved_step, position, quiet=folder is None)
         )
         return self._state_of(checkpoint)
@@ -85,16 +81,12 @@ class ResumableRun:
         """Returns when the checkpoint that is under way is written."""
         self._checkpoints.wait()
 
-    def log(self, step: int, stats: Stats, accuracy: float | None) -> None:
-        """Logs a chunk. If that fails, `maybe_save` sees to it."""
+    def log(self, *chunk: Any) -> None:
+        """Logs a chunk, as `Log.write` does. If that fails, `maybe_save` sees to it."""
         try:
-            self._log.write(step, stats, accuracy)
+            self._log.write(*chunk)
         except OSError as error:
-            self._pending_log_error = error, (step, stats, accuracy)
-
-    def time_chunk(self, steps: int, seconds: float) -> None:
-        """Notes how long a chunk took, for the speed that is shown."""
-        self._log.time_chunk(steps, seconds)
+            self._pending_log_error = error, chunk
 
     def maybe_save(self, step: int, state: State) -> None:
         """Saves the state if it is time for that, or if the run was told to stop.
@@ -121,12 +113,8 @@ class ResumableRun:
     def save(self, step: int, state: State) -> None:
         """Begins to write a checkpoint."""
         self._log.sync()
-        notes = {
-            'metrics_position': self._log.position,
-            'seconds': self._seconds(),
-            **self._origin,
-        }
-        self._checkpoints.save(step, self._to_save(state), notes)
+        notes = {'metrics_position': self._log.position, 'seconds': self._seconds()}
+        self._checkpoints.save(step, self._to_save(state), notes | self._origin)
         self._saved_step = step
 
     def finish(self, state: State) -> float:

@@ -11,7 +11,7 @@ from typing import Any
 import ml_collections
 
 from oneshot import inputs
-from oneshot.audit.score import SIGNALS
+from oneshot.audit.score import ATTACKS, SIGNALS
 from oneshot.data import models
 from oneshot.dpsgd.clipping import STRATEGIES
 from oneshot.json_text import to_json
@@ -23,14 +23,8 @@ from oneshot.results.methods import METHODS
 # Keys that may differ when a run goes on: how often it is kept, where its data lies, and on
 # which devices it runs.
 RESUMABLE_KEYS = (
-    'checkpoint_every',
-    'checkpoint_keep',
-    'data_dir',
-    'mesh.data',
-    'mesh.model',
-    'processes.address',
-    'processes.number',
-    'processes.id',
+    *('checkpoint_every', 'checkpoint_keep', 'data_dir', 'mesh.data', 'mesh.model'),
+    *('processes.address', 'processes.number', 'processes.id'),
 )
 
 _MAPPINGS = Mapping, ml_collections.ConfigDict
@@ -116,7 +110,7 @@ KEYS: dict[str, Check] = {
     'dp.sampling_prob': _number(0.0, 1.0, ends='(]'),
     'audit.canaries': _one_of('dirac', 'mislabeled', 'in_distribution'),
     'audit.pairs': _BOOL,
-    'audit.attacks': _tuple_of(_one_of('white_box', 'black_box'), least=1),
+    'audit.attacks': _tuple_of(_one_of(*ATTACKS), least=1),
     'audit.signals': _tuple_of(_one_of(*SIGNALS)),
     'audit.scores': _tuple_of(_one_of(*WEIGHINGS)),
     'audit.headline': _TEXT,
@@ -176,7 +170,8 @@ def _about_keys(sentence: str, keys: tuple[str, ...]) -> tuple[str, tuple[str, .
         return sentence, keys
     argument = re.match(r'\w*', sentence)[0]
     for key in keys:
-        if key.rpartition('.')[2] == argument:
+        key = key if key.rpartition('.')[2] == argument else f'{key}.{argument}'
+        if key in KEYS:
             return f'config.{key}{sentence[len(argument) :]}', (key,)
     return f'{", ".join(f"config.{key}" for key in keys)}: {sentence}', keys
 
@@ -234,16 +229,12 @@ def open_workdir(
 
 def _differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
     """The keys in which two configs, as JSON has them, cannot be of one run; with both values."""
-    there, here, missing = flatten(there), flatten(here), object()
+    there, here = ({key: repr(x) for key, x in flatten(y).items()} for y in (there, here))
     return [
-        f'config.{key} ({_shown(there, key)} there, {_shown(here, key)} here)'
+        f'config.{key} ({there.get(key, "nothing")} there, {here.get(key, "nothing")} here)'
         for key in sorted(there.keys() | here.keys())
-        if key not in RESUMABLE_KEYS and there.get(key, missing) != here.get(key, missing)
+        if key not in RESUMABLE_KEYS and there.get(key) != here.get(key)
     ]
-
-
-def _shown(config: Mapping[str, Any], key: str) -> str:
-    return repr(config[key]) if key in config else 'nothing'
 
 
 def _check_guesses(config: ml_collections.ConfigDict) -> None:

@@ -46,12 +46,9 @@ def run(
         The headline that the config names.
 
     Raises:
-        ValueError: the config is wrong, or the workdir is in use or belongs to another run, or
-            none of its checkpoints can be read.
+        ValueError: the config is wrong, or the workdir is in use or of another run, or broken.
         OSError: the workdir is full; the error says what is kept.
-        Stopped: the process was told to stop, and the state is kept.
-        Diverged: the loss or a parameter is not finite.
-        Failed: training or the audit failed otherwise.
+        Stopped, Diverged, Failed: see `oneshot.keep.stopping`.
     """
     return audit_run(prepare(config, workdir))
 
@@ -112,19 +109,13 @@ def _train(prepared: Run) -> tuple[dpsgd.State, float]:
         start = time.perf_counter()
         steps, quiet = prepared.spec.config.steps, not processes.is_first()
         with Log(None, steps, quiet=quiet) as log, failing():
-            state = train(prepared, log.write, timed=log.time_chunk)
+            state = train(prepared, log.write)
         return state, time.perf_counter() - start
     with ResumableRun(prepared) as resumable:
         state = resumable.restore_or_start()
         with failing():
             try:
-                state = train(
-                    prepared,
-                    resumable.log,
-                    state=state,
-                    keep=resumable.maybe_save,
-                    timed=resumable.time_chunk,
-                )
+                state = train(prepared, resumable.log, state=state, keep=resumable.maybe_save)
             except Diverged as error:
                 raise _keep_last_good_state(prepared, resumable, error) from None
             return state, resumable.finish(state)
@@ -140,37 +131,34 @@ def _keep_last_good_state(prepared: Run, resumable: ResumableRun, error: Diverge
     last = error.step - 1
     state = train(prepared, state=resumable.newest(), until=last)
     resumable.save(last, state)
-    scores, name = collect_scores(prepared, state), f'scores_until_{last}.npz'
-    headline = prepared.spec.selection.headline
+    scores, path = collect_scores(prepared, state), prepared.workdir.path
+    headline, name = prepared.spec.selection.headline, f'scores_until_{last}.npz'
     headline = headline if headline in scores else next(iter(scores))
     processes.on_first(prepared.workdir.write_scores, name, headline, scores)
     resumable.wait()
-    folder = prepared.workdir.path
     return error.with_kept(
-        f'The state of step {last:,} is kept in {folder}/checkpoints, the scores until then are '
-        f'in {folder / name}.'
+        f'The state of step {last:,} is kept in {path}/checkpoints, the scores until then are in '
+        f'{path / name}.'
     )
 
 
 def train(
     prepared: Run,
-    log: Callable[[int, dpsgd.Stats, float | None], None] = lambda step, stats, accuracy: None,
+    log: Callable[[int, dpsgd.Stats, float | None, float], None] = lambda *_: None,
     *,
     state: dpsgd.State | None = None,
     until: int | None = None,
-    keep: Callable[[int, dpsgd.State], None] = lambda step, state: None,
-    timed: Callable[[int, float], None] = lambda steps, seconds: None,
+    keep: Callable[[int, dpsgd.State], None] = lambda *_: None,
 ) -> dpsgd.State:
     """Runs all steps, a chunk at a time.
 
     Args:
         prepared: the run.
-        log: called after each chunk with its stats and, where it is time for that, with the
-            test accuracy.
+        log: called after each chunk with its last step, the stats of its steps, the test
+            accuracy where it is time for that, and the seconds that it took.
         state: to go on from; its buffers are donated. Without it, from the first.
         until: the last step, if not that of the config.
         keep: called after `log` with the state.
-        timed: called before `log` with the steps of a chunk and the seconds that they took.
 
     Raises:
         Diverged: the loss or a parameter is not finite.
@@ -189,15 +177,14 @@ def train(
     for first in range(int(state.step), until, config.chunk):
         start = time.perf_counter()
         state, stats = chunk(state, until)
-        done = int(state.step)
-        timed(done - first, time.perf_counter() - start)
+        done, seconds = int(state.step), time.perf_counter() - start
         stats = jax.tree.map(lambda x, made=done - first: np.asarray(x)[:made], stats)
         if value := dpsgd.diverged(state, stats):
-            raise Diverged(done, config.steps, value, config.learning_rate)
+            raise Diverged(done, value, config)
         every, accuracy = config.evaluate_every, None
         if every and done // every > first // every:
             accuracy = test_accuracy(prepared, state)
-        log(done, stats, accuracy)
+        log(done, stats, accuracy, seconds)
         keep(done, state)
     return state
 

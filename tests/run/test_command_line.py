@@ -1,8 +1,13 @@
+import pathlib
+import warnings
+
 import pytest
+import setuptools
 
 from configs import digits_wb
 from oneshot.run import command_line, settings
 
+ROOT = pathlib.Path(__file__).parents[2]
 WB = 'configs/digits_wb.py'
 
 
@@ -80,3 +85,29 @@ def test_a_file_without_a_config(tmp_path, text, message):
 def test_no_file_at_all(given):
     with pytest.raises(ValueError, match=r'--config must be a file of Python|gives no config'):
         command_line.load(given)
+
+
+@pytest.mark.parametrize('name', ['digits_wb', 'digits_bb', 'cifar_wb:smoke', 'cifar_bb:cpu,eps=4'])
+def test_a_config_is_found_by_its_name_from_any_folder(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    by_name = command_line.load(name)
+    file, _, argument = name.partition(':')
+    path = f'{ROOT}/configs/{file}.py'
+    assert by_name == command_line.load(f'{path}:{argument}' if argument else path)
+
+
+def test_configs_are_in_the_wheel():
+    found = setuptools.find_packages(str(ROOT), include=['oneshot', 'oneshot.*'])
+    assert 'oneshot.configs' in found
+    assert (ROOT / 'oneshot' / 'configs').samefile(ROOT / 'configs')
+
+
+def test_what_a_command_installs_is_undone():
+    with command_line.terminal():
+        assert warnings.formatwarning('too late', UserWarning, 'x.py', 1) == (
+            'oneshot: warning: too late\n'
+        )
+        before = warnings.filters[:]
+        warnings.simplefilter('ignore')
+    assert 'oneshot' not in warnings.formatwarning('too late', UserWarning, 'x.py', 1)
+    assert warnings.filters == before

@@ -86,8 +86,50 @@ def test_told_to_stop_and_told_to_go_on(number, whole, tmp_path, monkeypatch, ca
     assert crash.differences(whole, tmp_path) == []
 
 
+def test_the_plan_is_written_before_the_first_step_and_kept_to(tmp_path, monkeypatch):
+    """In a run that ends at its first step there is a plan; the guesses of its result are these."""
+    changes = {'audit__k_plus': None, 'audit__k_minus': None, 'audit__canaries': 'dirac'}
+    config = _config(**changes, audit__attacks=('white_box',), audit__headline='residual')
+    with monkeypatch.context() as patched:
+
+        def stops(*_, **__):
+            raise KeyboardInterrupt
+
+        patched.setattr(training, 'train', stops)
+        with pytest.raises(KeyboardInterrupt):
+            training.run(config, tmp_path)
+    names = {path.name for path in tmp_path.iterdir()}
+    assert {'plan.json', 'coins.npz'} <= names
+    assert 'result.json' not in names
+    plan = json.loads((tmp_path / 'plan.json').read_text())
+    training.run(config, tmp_path)
+    rows = json.loads((tmp_path / 'result.json').read_text())['rows']
+    keys = 'score', 'method', 'rule'
+    assert [[row[key] for key in keys] for row in plan] == [
+        [row[key] for key in keys] for row in rows
+    ]
+    assert {row['rule'] for row in plan} == {'planned', 'fixed'}
+    counted = 0
+    for planned, row in zip(plan, rows, strict=True):
+        if isinstance(planned['guesses'], list):
+            assert planned['guesses'] == [row['k_plus'], row['k_minus']]
+            counted += 1
+    assert counted > len(rows) / 2
+    assert json.loads((tmp_path / 'plan.json').read_text()) == plan
+
+
+def test_another_plan_is_not_taken(whole, tmp_path):
+    folder = shutil.copytree(whole, tmp_path / 'plan')
+    text = (folder / 'plan.json').read_text()
+    (folder / 'plan.json').write_text(text.replace('20', '21', 1))
+    before = sorted(folder.rglob('*'))
+    with pytest.raises(ValueError, match='has another plan than this code makes of the same'):
+        training.run(_config(), folder)
+    assert sorted(folder.rglob('*')) == before
+
+
 def test_a_finished_run_is_not_trained_again(whole, tmp_path, capsys):
-    """From Python it ends at once, with the same; the command shows it (test_train.py)."""
+    """From Python it ends at once, with the same; the command shows it (below)."""
     folder = shutil.copytree(whole, tmp_path / 'again')
     training.run(_config(), folder)
     assert 'Going on after step 40 of 40.' in capsys.readouterr().out
@@ -243,9 +285,9 @@ def test_the_coins_are_in_their_own_file_alone(tmp_path, monkeypatch, capfd):
 
 def test_coins_are_drawn_from_a_key_of_their_own():
     """Changing what else is drawn leaves them as they are, and no other draw has their key."""
-    coins = np.asarray(training.prepare(_config()).coins)
+    coins = np.asarray(training.prepare(_config()).canaries.coins)
     for change in ({'model__hidden': (8,)}, {'steps': 7}, {'audit__canaries': 'in_distribution'}):
-        np.testing.assert_array_equal(training.prepare(_config(**change)).coins, coins)
+        np.testing.assert_array_equal(training.prepare(_config(**change)).canaries.coins, coins)
     run = training.prepare(_config(seed=3))
     seed = jax.random.key(3)
     used = [jax.random.key_data(jax.random.fold_in(seed, i)).tolist() for i in range(4)]

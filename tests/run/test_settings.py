@@ -8,7 +8,6 @@ import pytest
 from configs import digits_bb
 from oneshot.run import settings
 from oneshot.run.validation import check
-from oneshot.run.preparation import prepare
 from tests import small
 
 
@@ -156,3 +155,8 @@ def test_canaries_that_are_examples_are_held_out():
         ValueError, match=r'held-out examples used as canaries, must be .* 1 to 1496'
     ):
         check(config)
+
+
+def test_a_run_may_go_on_with_other_devices_and_processes():
+    keys = {key for key in settings.KEYS if key.startswith(('mesh.', 'processes.'))}
+    assert keys < set(settings.RESUMABLE_KEYS)

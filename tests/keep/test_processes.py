@@ -15,7 +15,7 @@ import pytest
 
 from experiments import crash
 from oneshot.keep import processes
-from oneshot.run import outcome, settings, training
+from oneshot.run import outcome, training
 from tests import small
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -227,6 +227,25 @@ def test_one_process_is_left_alone(given, env, monkeypatch):
     assert processes.all_max(3, 0) == (3, 0)
 
 
-def test_how_many_processes_there_are_is_not_of_the_result():
-    keys = {key for key in settings.KEYS if key.startswith(('mesh.', 'processes.'))}
-    assert keys < set(settings.RESUMABLE_KEYS)
+def test_whatever_fails_in_the_first_process_ends_the_others():
+    """They do not wait for it: an error of any kind is passed on, as one of theirs."""
+    code = (
+        'from oneshot.keep import processes, stopping\n'
+        'processes.start(None, None, None)\n'
+        'def fails(number):\n'
+        '    raise (ValueError, OSError, KeyError)[number]("odd")\n'
+        'for kind in range(3):\n'
+        '    try:\n'
+        '        processes.on_first(fails, kind)\n'
+        '    except Exception as error:\n'
+        '        print(type(error).__name__, error)\n'
+        'print(processes.on_first(lambda: {"a": [1, "é" * 5000]})["a"][1] == "é" * 5000)\n'
+        'import jax; print(processes.all_texts("x" * (1 + jax.process_index())))\n'
+    )
+    said = _end(_start([sys.executable, '-c', code], 2, 1))
+    lines = ([x for x in out.splitlines() if '[Gloo]' not in x] for out, _ in said)
+    first, other = lines
+    both = ['ValueError odd', 'OSError odd']
+    after = ['True', "['x', 'xx']"]
+    assert first == [*both, "KeyError 'odd'", *after]
+    assert other == [*both, "Failed The first process failed: KeyError: 'odd'", *after]

@@ -209,6 +209,10 @@ def test_runs_on_cifar(words, tmp_path):
         assert result['score'] == 'loss'
         names = {'loss'}
     assert {row['score'] for row in result['rows']} == names
+    files = PROSE['docs/reference/files.md']
+    assert all(f'`{key}`' in files for key in result)
+    written = {path.name for path in folder.iterdir() if not path.name.startswith('.')}
+    assert all(f'`{name}' in files for name in written), written
 
 
 def test_scores_from_files(tmp_path):

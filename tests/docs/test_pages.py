@@ -12,6 +12,7 @@ from oneshot.results.guess import NAMED_RULES
 from oneshot.results.methods import METHODS
 from oneshot.run import settings
 from tests.docs.pages import DOCS, PAGES, PROSE, ROOT
+from tests.docs.test_colabs import MACHINE
 
 OTHERS = [
     ROOT / name
@@ -61,6 +62,11 @@ def test_what_is_named_is_there(page):
         assert f'\n{target}:' in makefile, target
     for key in re.findall(r'--config\.([a-z][\w.]+\w)=', text):
         assert key in settings.KEYS, key
+
+
+@every_page
+def test_no_machine_is_named(page):
+    assert not MACHINE.findall(page.read_text())
 
 
 ROOMS = 'audit', 'bounds', 'check', 'claims', 'data', 'dpsgd', 'plan', 'results', 'run', 'scores'

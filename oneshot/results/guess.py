@@ -25,17 +25,11 @@ from oneshot import inputs
 
 
 class GuessRule(NamedTuple):
-    """A rule by which guesses are chosen.
+    """A rule by which guesses are chosen."""
 
-    Attributes:
-        words: how it reads in a report.
-        named: whether `audit_scores` takes it by its name.
-        for_runs: whether a run may be told to use it: with a guarantee, by every method.
-    """
-
-    words: str
-    named: bool = False
-    for_runs: bool = False
+    words: str  # in a report
+    named: bool = False  # whether `audit_scores` takes it by its name
+    for_runs: bool = False  # whether a run may use it: with a guarantee, by every method
 
 
 RULES = {
@@ -88,9 +82,8 @@ def order(scores: np.ndarray) -> np.ndarray:
 def preset(m: int) -> tuple[int, int]:
     """(k_plus, k_minus) from the number of canaries alone: m^0.65 guesses, half each way.
 
-    Few guesses are surer, many have the smaller sampling error. On Gaussian scores with ε from 1 to
-    8 the expected bound is within 10 % of that of the best number from m = 5,000 on. Where the
-    mechanism is known, a plan does better.
+    On Gaussian scores with ε from 1 to 8 the expected bound is within 10 % of that of the best
+    number from m = 5,000 on. Where the mechanism is known, a plan does better.
     """
     m = inputs.count('m, the number of canaries,', m, 1)
     half = min(m // 2, math.ceil(m**0.65 / 2.0))
@@ -130,11 +123,7 @@ class Beyond:
 
 @dataclasses.dataclass(frozen=True)
 class Ranked:
-    """Weighted guesses, a fixed function of rank: no number of guesses has to be chosen.
-
-    Attributes:
-        weights: T for each rank, from the smallest score to the largest, in [−1, +1].
-    """
+    """Weighted guesses T in [−1, +1], one for each rank from the smallest score to the largest."""
 
     weights: tuple[float, ...]
 
@@ -155,12 +144,9 @@ class Split:
     """Thresholds are chosen on one part of the canaries, coins and all; the others are audited.
 
     How many of the others are then guessed is random, so that the method is `adaptive`.
-
-    Attributes:
-        share: the share of canaries on which the thresholds are chosen.
     """
 
-    share: float = 0.3
+    share: float = 0.3  # of canaries on which the thresholds are chosen
 
     def __post_init__(self) -> None:
         inputs.real('share', self.share, 0.0, 1.0, ends='()')
@@ -179,12 +165,9 @@ class Grid:
     """Several numbers of guesses, named beforehand: the best is taken, and all are paid for.
 
     Each bound may fail with an equal part of 1 − confidence (Bonferroni).
-
-    Attributes:
-        pairs: (k_plus, k_minus) of each.
     """
 
-    pairs: tuple[tuple[int, int], ...]
+    pairs: tuple[tuple[int, int], ...]  # (k_plus, k_minus) of each
 
     def __post_init__(self) -> None:
         if not self.pairs:

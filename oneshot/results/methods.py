@@ -43,8 +43,7 @@ class Method:
         weighted: those for guesses with weights between 0 and 1, if it takes them.
         claim: what the p-value is given of a claim, from eps, delta and the confidence.
         kind: 'bound' or 'estimate'.
-        needs: the field of the tally that it cannot do without, if any: 'confusion',
-            'samples' or 'claim'.
+        needs: a field of the tally that it cannot do without: 'confusion', 'samples', 'claim'.
         pairs: whether a coin is for a pair of canaries, of which one was in.
     """
 

@@ -28,8 +28,7 @@ class AuditResult:
     True
 
     Attributes:
-        eps_lb: at most the true ε with probability at least `confidence`, if `kind` is
-            'bound'.
+        eps_lb: at most the true ε with probability `confidence` or more, if `kind` is 'bound'.
         method: the name of the method, a key of `METHODS`.
         assumptions: what has to hold of the algorithm, a key of `ASSUMPTIONS`.
         confidence: 1 − the probability that the bound may be wrong.
@@ -41,8 +40,7 @@ class AuditResult:
         k_minus: the number of guesses "excluded", None if it is not known.
         eps_claimed: the ε that the algorithm is claimed to have, if any.
         p_value: the p-value of that claim, if any.
-        kind: 'bound', 'estimate', or 'no guarantee' where the guesses were chosen by
-            their success.
+        kind: 'bound', 'estimate', or 'no guarantee' if guesses were chosen by their success.
         rule: how the guesses were chosen, a key of `oneshot.guess.RULES`.
         weight: the weight of all guesses, where they are weighted.
     """

@@ -38,18 +38,8 @@ def sample(
 ) -> Sample:
     """One run of Algorithm generic-audit up to the scores: flip, train once, score everyone.
 
-    Args:
-        train: takes m bools, who is in, and returns the model, of any type. It is called once, with
-            a copy of the coins.
-        score: takes the model and one canary and returns one finite number, the higher the more
-            likely included. It is called for each canary, in or out, in their order.
-        canaries: m examples, by position: a list, a tuple, an array of rows.
-        rng: flips the coins, before anything else is drawn from it. `train` may draw from it as
-            well, but not from another generator of the same seed, whose noise would know the coins.
-        progress: whether to show on stderr how far it is.
-
-    Returns:
-        The scores and the coins, for `oneshot.audit_scores`.
+    Takes the arguments of `audit_algorithm`, and returns the scores and the coins, for
+    `oneshot.audit_scores`, which has more options, such as a known mechanism.
     """
     m = _number_of(canaries)
     for name, value, kind, right in (
@@ -104,22 +94,20 @@ def audit_algorithm(
     >>> def train(included):  # it claims ε = 1, and releases who is in
     ...     return set(np.flatnonzero(included).tolist())
     >>> result = oneshot.audit_algorithm(
-    ...     train,
-    ...     score=lambda model, canary: float(canary in model),
-    ...     canaries=range(500),
-    ...     rng=np.random.default_rng(0),
-    ...     delta=1e-5,
-    ...     eps_claimed=1.0,
+    ...     train, lambda model, canary: float(canary in model), range(500),
+    ...     rng=np.random.default_rng(0), delta=1e-5, eps_claimed=1.0,
     ... )
     >>> round(result.eps_lb, 2), result.violated
     (2.92, True)
 
     Args:
-        train: from m bools, who is in, to a model; see `sample`.
-        score: from the model and one canary to a number, the higher the more likely in.
-        canaries: m examples, by position. For the method 'replacement' a canary is a pair, and the
-            coin says which of the two is in.
-        rng: flips the coins; see `sample`.
+        train: from m bools, who is in, to a model of any type. It is called once, with a copy.
+        score: from the model and one canary, in or out, to one finite number, the higher the more
+            likely in. It is called for each canary, in their order.
+        canaries: m examples, by position: a list, a tuple, an array of rows. For the method
+            'replacement' a canary is a pair, and the coin says which of the two is in.
+        rng: flips the coins, before anything else is drawn from it. `train` may draw from it as
+            well, but not from another generator of the same seed, whose noise would know the coins.
         delta: the δ of the (ε, δ)-DP that is audited.
         confidence: 1 − the probability that the bound may be wrong.
         method: any of `oneshot.audit_scores` that needs no mechanism.
@@ -131,18 +119,13 @@ def audit_algorithm(
     Raises:
         ValueError: an option is wrong, before `train` is called, or a score is no number.
     """
-    options = {
-        'delta': delta,
-        'confidence': confidence,
-        'method': method,
-        'guesses': guesses,
-        'eps_claimed': eps_claimed,
-    }
     m = _number_of(canaries)
+    options = {'delta': delta, 'confidence': confidence, 'method': method}
+    audit = functools.partial(audit_scores, **options, guesses=guesses, eps_claimed=eps_claimed)
     with warnings.catch_warnings():  # wrong options are found on scores that say nothing
         warnings.simplefilter('ignore')
-        audit_scores(np.arange(m) // 2, np.arange(m) % 2, **options)
-    return audit_scores(*sample(train, score, canaries, rng=rng, progress=progress), **options)
+        audit(np.arange(m) // 2, np.arange(m) % 2)
+    return audit(*sample(train, score, canaries, rng=rng, progress=progress))
 
 
 def _number_of(canaries: object) -> int:

@@ -133,19 +133,17 @@ def audit_scores(
     if ids is not None or included_ids is not None:
         included = join(scores, included, ids, included_ids)
     signs = _signs(included, 'scores', scores.size)
-    inputs.choice('method', method, list(METHODS))
     options = {
         'delta': inputs.delta(delta),
         'confidence': inputs.confidence(confidence),
-        'method': method,
+        'method': inputs.choice('method', method, list(METHODS)),
         'mechanism': mechanism,
         'eps_claimed': eps_claimed,
     }
     name, rule = choose_rule(guesses, scores.size, **options)
     if METHODS[method].needs == 'samples':  # it makes no guesses
-        none = np.zeros(scores.size, np.int8)
         samples = scores[signs > 0], scores[signs < 0]
-        return _audit(none, signs, samples=samples, **options)
+        return _audit(np.zeros(scores.size), signs, samples=samples, **options)
     if isinstance(rule, (guess.Beyond, guess.Split)) and method != 'adaptive':
         raise ValueError(
             f'{type(rule).__name__} makes a random number of guesses, which only method '
@@ -217,7 +215,7 @@ def choose_rule(guesses: Rule, m: int, **options: Any) -> tuple[str, Any]:
     """
     if isinstance(guesses, str) and guesses in guess.NAMED_RULES:
         if guesses == 'planned':
-            return _planned(m, **options)
+            return _planned(m, options)
         known = {'split': guess.Split(), 'grid': guess.Grid.preset(m), 'preset': guess.preset(m)}
         return guesses, known.get(guesses)
     if isinstance(guesses, (tuple, list)) and len(guesses) == 2:
@@ -230,16 +228,15 @@ def choose_rule(guesses: Rule, m: int, **options: Any) -> tuple[str, Any]:
     )
 
 
-def _planned(
-    m: int, *, mechanism: DPSGD | Scoring | None, method: str, **options: Any
-) -> tuple[str, Any]:
+def _planned(m: int, options: dict[str, Any]) -> tuple[str, Any]:
     """The best rule for the method, before any score is seen."""
-    if mechanism is None or m < 2 or method not in PLANNED_METHODS:
+    mechanism = options['mechanism']
+    setting = options['delta'], options['confidence'], options['method']
+    if mechanism is None or m < 2 or options['method'] not in PLANNED_METHODS:
         return 'preset', guess.preset(m)
     scoring = Scoring(mechanism) if isinstance(mechanism, DPSGD) else mechanism
     unit = dataclasses.replace(scoring, scale=1.0)  # plans for other scales are the same
-    audit = AuditSetting(unit, m, options['delta'], options['confidence'], method)
-    rule = plan_guesses(audit).rule
+    rule = plan_guesses(AuditSetting(unit, m, *setting)).rule
     if isinstance(rule, guess.Threshold):
         rule = guess.Threshold(scoring.scale * rule.value)
     return 'planned', rule

@@ -43,14 +43,10 @@ def read(path: pathlib.Path) -> dict[str, np.ndarray]:
 
 def column(table: dict[str, np.ndarray], name: str, path: pathlib.Path) -> np.ndarray:
     """A column of the table, under any of its names."""
-    for alias in _NAMES[name]:
-        if alias in table:
-            break
-    else:
-        raise ValueError(
-            f'{path} must have a column {" or ".join(_NAMES[name])}, but has '
-            f'{", ".join(table) or "none"}.'
-        )
+    alias = next((alias for alias in _NAMES[name] if alias in table), None)
+    if alias is None:
+        names, present = ' or '.join(_NAMES[name]), ', '.join(table) or 'none'
+        raise ValueError(f'{path} must have a column {names}, but has {present}.')
     if name == 'ids':
         return table[alias].astype(str)
     try:

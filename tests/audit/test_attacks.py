@@ -299,7 +299,7 @@ def test_bad_input():
         ('expected_batch_size', np.nan, r'\(0, inf\)'),
     ],
 )
-def test_what_a_likelihood_needs(name, value, interval):
+def test_llr_without_what_it_needs_is_refused(name, value, interval):
     chosen = canaries.dirac(jax.random.key(4), M, _params())
     change = {'clipping': Clipping(value, 6)} if name == 'clip_norm' else {name: value}
     options = WHITE_BOX | change

@@ -147,7 +147,7 @@ def test_a_data_set_that_cannot_be_written_to(anywhere, tmp_path, capsys, monkey
         ),
     ],
 )
-def test_what_is_not_there_is_said_in_one_sentence(options, message, tmp_path):
+def test_unknown_names_splits_and_sizes_are_refused(options, message, tmp_path):
     tiny_tfds.write(tmp_path, train=20, test=7)
     given = {'name': 'cifar10', 'n': None, 'seed': 0, 'data_dir': str(tmp_path)} | options
     with pytest.raises(ValueError, match=message):

@@ -17,7 +17,7 @@ def _loss(name):
 
 
 @pytest.mark.parametrize(('name', 'size'), [('mlp', 256), ('cnn', 16), ('wrn', 8)])
-def test_the_rule_is_fixed(name, size):
+def test_the_choices_of_the_rule(name, size):
     """The same run must give the same bits: a change here changes everybody's results."""
     given = _loss(name)
     assert clipping.choose_strategy(*given, backend='cpu') == ('ghost', size)
@@ -29,7 +29,7 @@ def test_the_rule_is_fixed(name, size):
     assert clipping.choose_strategy(*given, batch=20)[1] <= 5
 
 
-def test_the_rule_falls_back_to_vmap():
+def test_the_rule_chooses_vmap_where_there_is_no_layer():
     def loss_fn(params, example):
         return jax.numpy.sum(jax.numpy.sin(params['a'] * example))
 
@@ -39,6 +39,6 @@ def test_the_rule_falls_back_to_vmap():
     assert size == 1024
 
 
-def test_the_rule_has_no_stopwatch():
+def test_the_rule_measures_no_time():
     assert 'time' not in vars(clipping)
     assert 'time' not in inspect.getsource(clipping.choose_strategy).replace('at a time', '')

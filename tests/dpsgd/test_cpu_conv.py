@@ -68,7 +68,7 @@ def test_value_and_derivatives_are_those_of_xla(case):
     _assert_close(look(ours), look(xla))
 
 
-def test_winograd_is_used_where_it_should_be():
+def test_windows_that_take_winograd():
     def window(image, channels, features, kernel, stride, padding):
         shapes = (1, *image, channels), (kernel, kernel, channels, features)
         return cpu_conv.find_window(*shapes, (stride, stride), padding, dimension_numbers=LAYOUT)
@@ -97,7 +97,7 @@ def test_a_kernel_for_each_example():
         {},
     ],
 )
-def test_it_plugs_into_nnx(options):
+def test_it_takes_the_place_of_the_convolution_of_nnx(options):
     """What it does not do itself, it leaves to XLA."""
 
     def layer(**more):
@@ -108,7 +108,7 @@ def test_it_plugs_into_nnx(options):
     np.testing.assert_allclose(ours(x), layer()(x), rtol=1e-4, atol=1e-5)
 
 
-def test_what_it_leaves_to_xla():
+def test_other_convolutions_are_left_to_xla():
     shapes = (1, 8, 8, 4), (3, 3, 4, 8)
     assert cpu_conv.find_window(*shapes, (1, 1), 'SAME', dimension_numbers=LAYOUT) is not None
     for options in (

@@ -95,7 +95,7 @@ def _directions(params, number=2):
     ('name', 'convolution'),
     [('mlp', 'auto'), ('cnn', 'patches'), ('cnn', 'xla'), ('wrn', 'patches'), ('wrn', 'xla')],
 )
-def test_our_models(name, convolution):
+def test_ghost_gives_what_vmap_gives_for_our_models(name, convolution):
     loss_fn, params = _model(name, conv=convolution)
     if name == 'wrn':  # one kernel has no variance at all, which standardization divides by
 
@@ -197,7 +197,7 @@ def _aside(params, example):
         (_aside, 'a'),
     ],
 )
-def test_any_loss(loss_fn, names):
+def test_ghost_gives_what_vmap_gives_for_any_loss(loss_fn, names):
     shapes = {'a': (6, 4), 'b': (4,), 'c': (3, 5), 'd': (6, 4), 's': (4, 4), 'e': (4, 2)}
     rng = np.random.default_rng(0)
     params = {name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}

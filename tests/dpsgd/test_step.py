@@ -369,7 +369,7 @@ def test_the_average_forgets_the_first_steps():
         np.testing.assert_allclose(state.average, average, rtol=1e-5)
 
 
-def test_nobody_but_canaries():
+def test_a_run_of_canaries_alone():
     """m = n: the population is empty."""
     population = (jnp.zeros((0, 3)),)
     chosen = canaries.Inputs((jnp.eye(3),))

@@ -259,7 +259,7 @@ def test_a_run_goes_on_with_another_number_of_devices(before, after, tmp_path, c
             assert np.max(np.abs(values - scores[name])) < 1e-5 * np.max(np.abs(values)), name
 
 
-def test_what_does_not_fit_gets_a_sentence():
+def test_a_mesh_of_more_devices_than_there_are_is_refused():
     with pytest.raises(ValueError, match='must be at most the number of devices, 8, but 3 and 4'):
         training.prepare(small.config(mesh__data=3, mesh__model=4))
     assert Layout(sharding.make_mesh()).shape == {'data': 8, 'model': 1}

@@ -54,7 +54,7 @@ def noise(request):
     return request.param, _noise(request.param)
 
 
-def test_it_has_the_promised_deviation(noise):
+def test_noise_has_the_promised_deviation(noise):
     """Σ z² over the whole vector and all steps, and over each shard, is χ² distributed."""
     _, drawn = noise
     whole = np.concatenate([np.ravel(x) for tree in drawn for x in jax.tree.leaves(tree)])
@@ -71,7 +71,7 @@ def test_it_has_the_promised_deviation(noise):
     assert scipy.stats.kstest(whole, 'norm').pvalue > ALARM
 
 
-def test_no_two_shards_share_it(noise):
+def test_no_two_shards_share_their_noise(noise):
     """Nor do two steps: the correlation of independent normal vectors has a law, which is exact."""
     _, drawn = noise
     places = {}  # of all replicas of a shard, one
@@ -88,7 +88,7 @@ def test_no_two_shards_share_it(noise):
         assert scipy.stats.pearsonr(*pair).pvalue > ALARM / len(pairs)
 
 
-def test_it_is_that_of_one_device(noise):
+def test_noise_is_that_of_one_device(noise):
     """In every bit; where all devices have it, all have the same."""
     layout, drawn = noise
     alone = _noise((1, 1))
@@ -111,10 +111,10 @@ def test_shards_that_share_noise_would_be_noticed():
     placed = Layout(sharding.make_mesh(1, 8))
     leaf = jax.device_put(tree['kernel'], placed.sharding(sharding.SHARDS))
     with pytest.raises(AssertionError):
-        test_no_two_shards_share_it(((1, 8), [{'kernel': leaf}]))
+        test_no_two_shards_share_their_noise(((1, 8), [{'kernel': leaf}]))
     with pytest.raises(AssertionError):
-        test_it_has_the_promised_deviation(((1, 8), [{'kernel': 1.1 * _large(placed)}]))
-    test_it_has_the_promised_deviation(((1, 8), [{'kernel': _large(placed)}]))
+        test_noise_has_the_promised_deviation(((1, 8), [{'kernel': 1.1 * _large(placed)}]))
+    test_noise_has_the_promised_deviation(((1, 8), [{'kernel': _large(placed)}]))
 
 
 def _large(placed):

@@ -36,6 +36,7 @@ _LOST = (
     'Start all of them again: with a workdir, the run goes on from the newest checkpoint.'
 )
 _MIN_ROOM = 12  # a message takes 2 to the power of this bytes or more
+_PASSED_ON = {'ValueError': ValueError, 'OSError': OSError}  # as they are, to other processes
 RUNTIME_ERRORS = MemoryError, jax.errors.JaxRuntimeError  # of the machine, not of the input
 
 
@@ -116,17 +117,16 @@ def on_first(function: Callable[..., Any], *arguments: Any) -> Any:
             message = {'result': function(*arguments)}
         except Exception as error:  # whatever it is: the others wait
             problem = error
-            kind = next((kind for kind in (ValueError, OSError) if isinstance(error, kind)), None)
-            text = str(error) if kind else f'{type(error).__name__}: {error}'
-            message = {'kind': kind and kind.__name__, 'error': text}
+            name = next((name for name in _PASSED_ON if isinstance(error, _PASSED_ON[name])), None)
+            text = (
+                str(error) if name else f'The first process failed: {type(error).__name__}: {error}'
+            )
+            message = {'kind': name, 'error': text}
     message = json.loads(all_texts(json.dumps(message))[0])
     if problem is not None:
         raise problem
     if 'error' in message:
-        text, kinds = message['error'], {'ValueError': ValueError, 'OSError': OSError}
-        if message['kind'] in kinds:
-            raise kinds[message['kind']](text)
-        raise Failed(f'The first process failed: {text}')
+        raise _PASSED_ON.get(message['kind'], Failed)(message['error'])
     return message['result']
 
 

@@ -50,9 +50,7 @@ def headline_rows(about: dict[str, str], result: AuditResult) -> list[tuple[str,
         f'{result.guesses:,} (k+ = {result.k_plus:,} "in", k- = {result.k_minus:,} "out"), '
         f'{RULES[result.rule].words}'
     )
-    canaries = f'm = {result.m:,}, each in or out by a fair coin'
-    if result.method == 'replacement':
-        canaries = f'm = {result.m:,} pairs, one of each in by a fair coin'
+    coin = ' pairs, one of each in' if method.pairs else ', each in or out'
     made = result.guesses if result.weight is None else result.weight
     right = (
         f'{result.correct:,.6g} of {made:,.6g} ({result.correct / made:.1%})' if made else 'none'
@@ -63,7 +61,7 @@ def headline_rows(about: dict[str, str], result: AuditResult) -> list[tuple[str,
         ('ε_LB', f'{number_text(result.eps_lb)} {result.certainty}'),
         ('method', f'{result.method}, by {method.theorem}'),
         ('assumes', f'{ASSUMPTIONS[result.assumptions]}; {method.condition}'),
-        ('canaries', canaries),
+        ('canaries', f'm = {result.m:,}{coin} by a fair coin'),
         ('guesses', guesses),
         ('right guesses', right),
         *verdicts,

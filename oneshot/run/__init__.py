@@ -3,8 +3,8 @@
 >>> import oneshot
 >>> from oneshot.configs import digits_wb
 >>> config = digits_wb.get_config()
->>> config.steps, config.dp.noise_multiplier, config.model.hidden = 20, 1.0, (16,)
->>> result = oneshot.run.run(config)  # and a workdir, to write the report and checkpoints there
+>>> config.steps, config.dp.noise_multiplier, config.audit.m = 20, 1.0, 200
+>>> result = oneshot.run.run(config)  # with a workdir, it writes a report and checkpoints
 step 20 of 20: loss ..., 0 s left
 ...verdict...
 >>> result.method, result.rule, result.violated
@@ -16,11 +16,8 @@ step 20 of 20: loss ..., 0 s left
 
 from oneshot.inputs import require
 
-require(
-    'run',
-    *('jax', 'optax', 'flax', 'orbax', 'absl', 'ml_collections', 'matplotlib', 'tensorboardX'),
-    'tensorflow_datasets',
-)
+require('run', 'jax', 'optax', 'flax', 'orbax', 'absl', 'ml_collections', 'matplotlib')
+require('run', 'tensorboardX', 'tensorflow_datasets')
 
 from oneshot.run.outcome import audit_all, headline
 from oneshot.run.preparation import Run, prepare

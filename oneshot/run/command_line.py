@@ -90,13 +90,11 @@ def load(name: str) -> ml_collections.ConfigDict:
         ValueError: there is none, in one sentence.
     """
     file, _, argument = name.partition(':')
-    path, known = pathlib.Path(file), {path.stem: path for path in _CONFIGS.glob('[a-z]*_*.py')}
-    path = known.get(file, path)
+    known = {path.stem: path for path in sorted(_CONFIGS.glob('*_[bw]b.py'))}
+    path = known.get(file, pathlib.Path(file))
     if path.suffix != '.py' or not path.is_file():
-        raise ValueError(
-            f'--config must be a file of Python, or one of {", ".join(sorted(known))}, but '
-            f'{file!r} was given.'
-        )
+        allowed = f'a file of Python, or one of {", ".join(known)}'
+        raise ValueError(f'--config must be {allowed}, but {file!r} was given.')
     spec = importlib.util.spec_from_file_location('oneshot_given_config', path)
     module = importlib.util.module_from_spec(spec)
     try:

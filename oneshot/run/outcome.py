@@ -74,9 +74,8 @@ def headline(run: Run, results: Results) -> tuple[str, AuditResult]:
 
 def _curves(run: Run, scores: np.ndarray, result: AuditResult) -> Curves:
     """What the plots show of the headline's scores."""
-    coins = np.asarray(run.canaries.coins)
+    coins, half = np.asarray(run.canaries.coins), scores.size // 2
     most_in, least_in = np.argsort(-scores, kind='stable'), np.argsort(scores, kind='stable')
-    half = scores.size // 2
     right = coins[most_in[:half]].astype(int) + ~coins[least_in[:half]]
     by_number = 'one_run', 'adaptive', 'hoeffding', 'fdp', 'replacement'
     method = result.method if result.method in by_number else 'one_run'
@@ -97,25 +96,23 @@ def record(run: Run, outcome: Outcome, accuracy: float, seconds: float) -> dict[
     spec, headline = run.spec, outcome.headline.as_dict()
     headline['eps_ub'] = headline.pop('eps_claimed')
     rows = [{'score': name} | result.as_dict() for (name, _), result in outcome.results.items()]
-    return (
-        headline
-        | {
-            'score': outcome.score,
-            'noise_multiplier': spec.noise_multiplier,
-            'strategy': spec.clipping.strategy,
-            'microbatch_size': spec.clipping.microbatch_size,
-            'n': spec.n,
-            'test_accuracy': accuracy,
-            'steps': spec.config.steps,
-            'seconds': seconds,
-            'devices': [str(device) for device in run.layout.devices],
-            'mesh': run.layout.shape,
-            'processes': jax.process_count(),
-            'seed': spec.config.seed,
-        }
-        | provenance.provenance()
-        | {'rows': rows}
-    )
+    return {
+        **headline,
+        'score': outcome.score,
+        'noise_multiplier': spec.noise_multiplier,
+        'strategy': spec.clipping.strategy,
+        'microbatch_size': spec.clipping.microbatch_size,
+        'n': spec.n,
+        'test_accuracy': accuracy,
+        'steps': spec.config.steps,
+        'seconds': seconds,
+        'devices': [str(device) for device in run.layout.devices],
+        'mesh': run.layout.shape,
+        'processes': jax.process_count(),
+        'seed': spec.config.seed,
+        **provenance.provenance(),
+        'rows': rows,
+    }
 
 
 def read(record: dict[str, Any]) -> tuple[AuditResult, Results]:

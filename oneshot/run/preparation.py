@@ -28,8 +28,10 @@ from oneshot.run import selection, settings, validation
 from oneshot.scores.front_door import Rule, choose_rule
 
 # Keys of a config that a shared step takes as arguments, or does not ask for.
-SHARED_STEP_KEYS = ('seed', 'steps', 'learning_rate', 'dp.eps', 'dp.delta', 'dp.noise_multiplier')
-SHARED_STEP_KEYS += ('audit.canaries',)
+SHARED_STEP_KEYS = (
+    *('seed', 'steps', 'learning_rate', 'audit.canaries'),
+    *('dp.eps', 'dp.delta', 'dp.noise_multiplier'),
+)
 
 
 class Spec(NamedTuple):

@@ -4,9 +4,10 @@ import os
 import pathlib
 import sys
 import time
+from typing import Any
 
 import numpy as np
-import rich.progress
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 from tensorboardX import summary
 from tensorboardX.event_file_writer import EventsWriter
 from tensorboardX.proto import event_pb2
@@ -35,14 +36,9 @@ class Log:
         self._steps, self._shown, self._written = steps, first, first
         self._accuracy, self._is_live = None, sys.stdout.isatty() and not quiet
         self._prints_lines = not (self._is_live or quiet)
-        self._bar = rich.progress.Progress(
-            rich.progress.TextColumn('training'),
-            rich.progress.BarColumn(),
-            rich.progress.MofNCompleteColumn(),
-            rich.progress.TextColumn('{task.fields[speed]} steps/s, time left'),
-            rich.progress.TimeRemainingColumn(),
-            disable=not self._is_live,
-        )
+        speed = '{task.fields[speed]} steps/s, time left'
+        columns = 'training', BarColumn(), MofNCompleteColumn(), speed, TimeRemainingColumn()
+        self._bar = Progress(*columns, disable=not self._is_live)
         self._task = self._bar.add_task('training', total=steps, completed=first, speed='...')
         self._file = self._events = None
         self.position = 0
@@ -115,16 +111,14 @@ class _Events:
         # A file of its own for every process, which voids what others wrote of later steps.
         self._writer = EventsWriter(str(folder / 'events'), f'.{os.getpid()}')
         start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
-        self._writer.write_event(
-            event_pb2.Event(wall_time=time.time(), step=first + 1, session_log=start)
-        )
+        self._add(first + 1, session_log=start)
+
+    def _add(self, step: int, **content: Any) -> None:
+        self._writer.write_event(event_pb2.Event(wall_time=time.time(), step=step, **content))
 
     def write(self, step: int, metrics: dict[str, float]) -> None:
         for name, value in metrics.items():
-            shown = summary.scalar(f'train/{name}', value)
-            self._writer.write_event(
-                event_pb2.Event(wall_time=time.time(), step=step, summary=shown)
-            )
+            self._add(step, summary=summary.scalar(f'train/{name}', value))
         self._writer.flush()
 
     def close(self) -> None:

@@ -31,14 +31,10 @@ class ResumableRun(contextlib.ExitStack):
         folder = run.workdir.path / 'checkpoints'
         self._checkpoints = Checkpoints(folder, self._config.checkpoint_keep)
         self._signals, self._log = StopSignals(), None
-        self._start, self._seconds_before = time.perf_counter(), 0.0
-        self._saved_step = 0
+        self._start, self._seconds_before, self._saved_step = time.perf_counter(), 0.0, 0
         self._pending_log_error: tuple[OSError, tuple[Any, ...]] | None = None
-        self._origin = {
-            'config': settings.as_json(self._config),
-            'data': _digest(run),
-            **provenance.provenance(),
-        }
+        origin = {'config': settings.as_json(self._config), 'data': _digest(run)}
+        self._origin = origin | provenance.provenance()
 
     def __enter__(self) -> 'ResumableRun':
         self.enter_context(self._checkpoints)
@@ -62,8 +58,7 @@ class ResumableRun(contextlib.ExitStack):
             processes.on_first(self._workdir.check_coins, coins)
         processes.on_first(self._workdir.write_plan, self._run.spec.plan_rows)
         if checkpoint is not None and processes.is_first():
-            steps = f'{checkpoint.step:,} of {self._config.steps:,}'
-            print(f'Going on after step {steps}.', flush=True)
+            print(f'Going on after step {checkpoint.step:,} of {self._config.steps:,}.', flush=True)
         processes.on_first(self._reserve_room)
         processes.on_first(self._workdir.write_coins, coins)
         folder = self._workdir.path if processes.is_first() else None

@@ -1,9 +1,11 @@
 """What is saved comes back bit for bit, and what is broken is noticed, whatever is broken."""
 
+import logging
 import os
 import pathlib
 import pickle
 import shutil
+import sys
 import warnings
 
 import jax
@@ -200,3 +202,14 @@ def test_no_file_of_a_checkpoint_runs_code(folder, tmp_path):
         path.write_bytes(content)
     pickle.loads(bomb)
     assert (tmp_path / 'ran').exists()  # the bomb is one
+
+
+def test_hooks_are_undone(tmp_path):
+    def hooks():
+        loggers = [logging.getLogger(name) for name in ('absl', 'asyncio')]
+        return sys.unraisablehook, [logger.filters[:] for logger in loggers]
+
+    before = hooks()
+    with Checkpoints(tmp_path, 1):
+        assert hooks() != before
+    assert hooks() == before

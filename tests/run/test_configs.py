@@ -106,9 +106,9 @@ def test_scores_of_a_config(data_dir):
     config = cifar_wb.get_config('smoke')
     config.data_dir, config.audit.scores = data_dir, ('llr',)
     names = 'iterates', 'residual', 'iterates_llr', 'residual_llr'
-    assert training.prepare(config).scores == names  # the paper's is always among them
+    assert training.prepare(config).spec.selection.names == names  # the paper's is always among them
     config.audit.scores, config.audit.headline = ('dot',), 'residual'
-    assert training.prepare(config).scores == names[:2]
+    assert training.prepare(config).spec.selection.names == names[:2]
     config.audit.scores = ('dot', 'loss')
     message = "config.audit.scores must be one of dot, llr, but 'loss' was given."
     with pytest.raises(ValueError, match=message):

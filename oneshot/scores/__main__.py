@@ -10,6 +10,7 @@ import numpy as np
 
 from oneshot import command, inputs
 from oneshot.claims.claim import DPSGD
+from oneshot.json_text import number_text
 from oneshot.plan.score_law import Scoring
 from oneshot.results import guess
 from oneshot.results.methods import METHODS, audit_tally
@@ -139,16 +140,16 @@ def _runs(flags: argparse.Namespace) -> Iterator[tuple[np.ndarray, np.ndarray]]:
 def _show(result: AuditResult) -> None:
     method = METHODS[result.method]
     lines = [
-        ('eps_lb', f'{result.eps_lb:.6g} {result.certainty}'),
+        ('eps_lb', f'{number_text(result.eps_lb, ".6g")} {result.certainty}'),
         ('delta', f'{result.delta:g}'),
         ('assumes', f'{ASSUMPTIONS[result.assumptions]}; {method.condition}'),
         ('method', f'{result.method}, by {method.theorem}'),
         ('guesses', f'{result.correct:.6g} right of {result.guesses}, m = {result.m}'),
     ]
     if result.eps_claimed is not None:
+        claim = f'{result.p_value:.4g} of the claim eps = {number_text(result.eps_claimed, "g")}'
         rejected = 'rejected' if result.violated else 'not rejected'
-        claim = f'{result.p_value:.4g} of the claim eps = {result.eps_claimed:g}: {rejected}'
-        lines.insert(1, ('p-value', claim))
+        lines.insert(1, ('p-value', f'{claim}: {rejected}'))
     for name, text in lines:
         print(f'{name:<9}{text}')
 

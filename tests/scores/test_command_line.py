@@ -68,6 +68,13 @@ def test_an_infinite_claim_is_still_json(capsys):
     assert _json(capsys, *COUNTS, '--eps=inf')['eps_claimed'] == 'inf'
 
 
+def test_infinities_are_shown_as_such(capsys):
+    assert command.main([*COUNTS[:3], '--delta=0', '--method=fdp', '--eps=inf']) == 0
+    shown = capsys.readouterr().out
+    assert 'eps_lb   ∞ with 95 % confidence' in shown
+    assert 'of the claim eps = ∞: not rejected' in shown
+
+
 @pytest.mark.parametrize(
     'method', ['one_run', 'adaptive', 'weighted', 'hoeffding', 'fdp', 'replacement']
 )

@@ -40,20 +40,13 @@ def audit_all(run: Run, scores: dict[str, np.ndarray]) -> Results:
     fail with an equal part of what is left to 1 (Bonferroni), so that all of them hold
     together, the best among them.
     """
-    spec, results = run.spec, {}
+    spec, coins, results = run.spec, np.asarray(run.canaries.coins), {}
+    claim = {'delta': spec.config.dp.delta, 'eps_claimed': spec.eps_ub}
     for score, values in scores.items():
+        options = claim | {'confidence': spec.confidence, 'mechanism': spec.mechanisms.get(score)}
         for method in spec.selection.methods[score]:
             rule, guesses = spec.plan[score, method]
-            result = audit_scores(
-                values,
-                np.asarray(run.canaries.coins),
-                delta=spec.config.dp.delta,
-                confidence=spec.confidence,
-                method=method,
-                guesses=guesses,
-                mechanism=spec.mechanisms.get(score),
-                eps_claimed=spec.eps_ub,
-            )
+            result = audit_scores(values, coins, method=method, guesses=guesses, **options)
             results[score, method] = dataclasses.replace(result, rule=rule)
     return results
 

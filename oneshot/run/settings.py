@@ -206,12 +206,10 @@ def flatten(config: Mapping[str, Any], prefix: str = '') -> dict[str, Any]:
 
 def unknown(key: str) -> str:
     """The sentence for an unknown key, with the nearest known key."""
+    last = key.rpartition('.')[2]
     by_last_part = {name.rpartition('.')[2]: name for name in KEYS}  # some forget the rest
-    near = difflib.get_close_matches(key, KEYS, 1) or [
-        by_last_part[name]
-        for name in difflib.get_close_matches(key.rpartition('.')[2], by_last_part, 1)
-    ]
-    hint = f'; did you mean config.{near[0]}?' if near else '.'
+    near = difflib.get_close_matches(key, KEYS, 1) or difflib.get_close_matches(last, by_last_part)
+    hint = f'; did you mean config.{by_last_part.get(near[0], near[0])}?' if near else '.'
     return f'config.{key} is not a key of a config{hint}'
 
 

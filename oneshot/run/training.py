@@ -173,7 +173,8 @@ def train(
         with sharding.use_mesh(prepared.layout.mesh):
             return compiled(state, np.int32(last), arrays.key, *prepared.step_arguments)
 
-    state, _ = chunk(state, 0)  # compiles, and makes no step
+    if int(state.step) < until:
+        state, _ = chunk(state, 0)  # compiles, and makes no step
     for first in range(int(state.step), until, config.chunk):
         start = time.perf_counter()
         state, stats = chunk(state, until)

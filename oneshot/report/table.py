@@ -19,15 +19,14 @@ def show(
     for row in headline_rows(about, result):
         table.add_row(*row)
     console.print(table)
-    of_score = {key: one for key, one in results.items() if key[0] == score}
-    of_method = {key: one for key, one in results.items() if key[1] == result.method}
-    sure = f'each with {100 * next(iter(results.values())).confidence:.4g} % confidence'
-    rows = [row[1:] for row in result_rows(of_score)]
-    console.print(_table(f'{score} by every method, {sure}', COLUMNS[1:], rows))
+    rows, confidence = result_rows(results), next(iter(results.values())).confidence
+    of_score = [row[1:] for row in rows if row[0] == score]
+    of_method = [(row[0], *row[2:4]) for row in rows if row[1] == result.method]
+    title = f'{score} by every method, each with {100 * confidence:.4g} % confidence'
+    console.print(_table(title, COLUMNS[1:], of_score))
     if len(of_method) > 1:
-        rows = [(row[0], *row[2:4]) for row in result_rows(of_method)]
-        columns = COLUMNS[0], *COLUMNS[2:4]
-        console.print(_table(f'{result.method} of every score', columns, rows))
+        title = f'{result.method} of every score'
+        console.print(_table(title, (COLUMNS[0], *COLUMNS[2:4]), of_method))
 
 
 def _table(title: str, columns: tuple[str, ...], rows: list[tuple[str, ...]]) -> Table:

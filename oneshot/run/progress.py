@@ -78,9 +78,9 @@ class Log:
             metrics['test_accuracy'] = self._accuracy = accuracy
         if self._file is not None and step > self._written:
             line = (to_json({'step': step} | metrics, indent=None) + '\n').encode()
-            made = os.pwrite(self._file, line, self.position)
-            if made < len(line):  # there was room for a part of it
-                os.pwrite(self._file, line[made:], self.position + made)
+            written = os.pwrite(self._file, line, self.position)
+            if written < len(line):  # there was room for a part of it
+                os.pwrite(self._file, line[written:], self.position + written)
             self._events.write(step, metrics)
             self.position += len(line)
         self._written = step

@@ -225,13 +225,13 @@ def open_workdir(
     return Workdir(path, as_json(config), _differences, overwrite)
 
 
-def _differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
+def _differences(folder: Mapping[str, Any], own: Mapping[str, Any]) -> list[str]:
     """The keys in which two configs, as JSON has them, cannot be of one run; with both values."""
-    there, here = ({key: repr(x) for key, x in flatten(y).items()} for y in (there, here))
+    folder, own = ({key: repr(x) for key, x in flatten(y).items()} for y in (folder, own))
     return [
-        f'config.{key} ({there.get(key, "nothing")} there, {here.get(key, "nothing")} here)'
-        for key in sorted(there.keys() | here.keys())
-        if key not in RESUMABLE_KEYS and there.get(key) != here.get(key)
+        f'config.{key} ({folder.get(key, "nothing")} there, {own.get(key, "nothing")} here)'
+        for key in sorted(folder.keys() | own.keys())
+        if key not in RESUMABLE_KEYS and folder.get(key) != own.get(key)
     ]
 
 

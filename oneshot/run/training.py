@@ -179,7 +179,7 @@ def train(
         start = time.perf_counter()
         state, stats = chunk(state, until)
         done, seconds = int(state.step), time.perf_counter() - start
-        stats = jax.tree.map(lambda x, made=done - first: np.asarray(x)[:made], stats)
+        stats = jax.tree.map(lambda x, size=done - first: np.asarray(x)[:size], stats)
         if value := dpsgd.diverged(state, stats):
             raise Diverged(done, value, config)
         every, accuracy = config.evaluate_every, None

@@ -85,7 +85,7 @@ def _check_room_for_canaries(
 
 def _check_optimizer(config: ml_collections.ConfigDict) -> None:
     """Whether there is an optimizer as the config names it, which makes do with gradients."""
-    given = f'{config.optimizer!r} and {dict(config.optimizer_options)!r} were given'
+    values = f'{config.optimizer!r} and {dict(config.optimizer_options)!r} were given'
     try:
         optimizer = make_optimizer(config, config.learning_rate)
         if not isinstance(optimizer, optax.GradientTransformation):
@@ -93,7 +93,7 @@ def _check_optimizer(config: ml_collections.ConfigDict) -> None:
     except Exception as error:  # of whatever the name stands for
         raise ValueError(
             'config.optimizer and config.optimizer_options must be an optimizer of optax and its '
-            f'options, but {given} ({inputs.one_line(error)}).'
+            f'options, but {values} ({inputs.one_line(error)}).'
         ) from error
     try:
         params = jax.ShapeDtypeStruct((2, 2), jnp.float32)
@@ -101,5 +101,5 @@ def _check_optimizer(config: ml_collections.ConfigDict) -> None:
     except Exception as error:
         raise ValueError(
             'config.optimizer and config.optimizer_options must make do with gradients, because '
-            f'losses are not privatized, but {given} ({inputs.one_line(error)}).'
+            f'losses are not privatized, but {values} ({inputs.one_line(error)}).'
         ) from error

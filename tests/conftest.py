@@ -27,7 +27,7 @@ def pytest_unconfigure():
 def quick_compilation():
     """Half the time to compile large models, where what is computed is looked at, not how fast.
 
-    Runs from end to end are compiled as they are for users (test_train.py, test_loops.py).
+    Runs from end to end are compiled as they are for users (test_training.py, test_loops.py).
     """
     jax.config.update('jax_disable_most_optimizations', True)
     yield

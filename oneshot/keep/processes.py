@@ -44,9 +44,9 @@ def start(address: str | None, number: int | None, id: int | None) -> None:
     """Joins the other processes, if there are any: before JAX does anything else.
 
     Args:
-        address: HOST:PORT of the first process; of the environment by default.
-        number: of processes; of the environment by default.
-        id: of this process, from 0; of the environment by default.
+        address: HOST:PORT of the first process. Like the rest, by default of the environment.
+        number: of processes.
+        id: of this process, from 0.
 
     Raises:
         ValueError: what is given is not enough, or the others were not found.

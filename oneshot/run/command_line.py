@@ -59,11 +59,7 @@ def split(arguments: list[str]) -> tuple[list[str], dict[str, list[str]]]:
 
 
 def read(name: str, overrides: dict[str, list[str]]) -> ml_collections.ConfigDict:
-    """The config of a name, as `load` has it, with overrides, checked.
-
-    Raises:
-        ValueError: with everything that is wrong with it.
-    """
+    """The config of a name, as `load` has it, with overrides; a ValueError if it is wrong."""
     config, problems = load(name), settings.Problems()
     override(config, overrides, problems)
     join(config, problems)
@@ -84,11 +80,7 @@ def join(config: ml_collections.ConfigDict, problems: settings.Problems) -> None
 
 
 def load(name: str) -> ml_collections.ConfigDict:
-    """The config of `FILE.py`, or of a file of configs/ by its name; both with `:ARGUMENT`.
-
-    Raises:
-        ValueError: there is none, in one sentence.
-    """
+    """The config of `FILE.py`, or of a file of configs/ by its name; both with `:ARGUMENT`."""
     file, _, argument = name.partition(':')
     known = {path.stem: path for path in sorted(_CONFIGS.glob('*_[bw]b.py'))}
     path = known.get(file, pathlib.Path(file))

@@ -59,14 +59,7 @@ class Log:
             self._events.close()
 
     def write(self, step: int, stats: Stats, accuracy: float | None, seconds: float) -> None:
-        """Logs a chunk, as `train` has it. After an OSError it may be called again with the same.
-
-        Args:
-            step: the last of the chunk.
-            stats: of its steps.
-            accuracy: on the held-out examples, if it is known.
-            seconds: that the chunk took.
-        """
+        """Logs a chunk of `train`; after an OSError it may be called again with the same."""
         examples = max(1, int(np.sum(stats.examples)))
         metrics = {
             'loss': float(np.sum(stats.loss)) / examples,

@@ -135,21 +135,20 @@ class Problems:
         self.sentences.append(sentence)
         self.keys.update(keys)
 
-    def attempt(self, keys: tuple[str, ...], function: Callable[..., Any], *given: Any) -> Any:
+    def attempt(self, keys: tuple[str, ...], function: Callable[..., Any], *arguments: Any) -> Any:
         """Returns what the function returns; if it raises a ValueError, adds that and returns None.
 
         Args:
             keys: those that the function looks at; `data` stands for all below it. Where one of
                 them is known to be wrong by itself, the function is not called.
-            function: it may speak of the config, or of its own arguments. An argument that is
-                named like the last part of a key is replaced by the key, if the sentence begins
-                with it; else the keys are put before the sentence.
-            *given: arguments.
+            function: it may speak of the config. An argument at the beginning of its sentence is
+                replaced by the key with this last part; else the keys stand before the sentence.
+            *arguments: of the function.
         """
         if any(bad == key or bad.startswith(f'{key}.') for bad in self.keys for key in keys):
             return None
         try:
-            return function(*given)
+            return function(*arguments)
         except ValueError as error:
             sentence, blamed = _about_keys(str(error), keys)
             self.add(sentence, *(blamed if len(blamed) == 1 else ()))

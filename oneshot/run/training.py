@@ -156,9 +156,9 @@ def train(
         prepared: the run.
         log: called after each chunk with its last step, the stats of its steps, the test
             accuracy where it is time for that, and the seconds that it took.
-        state: to go on from; its buffers are donated. Without it, from the first.
+        state: to go on from, instead of the first; its buffers are donated.
         until: the last step, if not that of the config.
-        keep: called after `log` with the state.
+        keep: called after `log` with the step and the state.
 
     Raises:
         Diverged: the loss or a parameter is not finite.

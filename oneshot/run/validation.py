@@ -14,14 +14,9 @@ from oneshot.run import selection, settings
 
 
 def check(config: ml_collections.ConfigDict, problems: settings.Problems | None = None) -> None:
-    """Looks for everything that is wrong with a config, before anything is run.
+    """Raises a ValueError with all that is wrong with a config, a sentence each.
 
-    Args:
-        config: as in `configs/`.
-        problems: what is known to be wrong already.
-
-    Raises:
-        ValueError: with all of it, a sentence each.
+    That includes the `problems` that are known already. Nothing is run or made.
     """
     problems = settings.Problems() if problems is None else problems
     settings.check_values(config, problems)

@@ -1,8 +1,6 @@
 """The attacks, which watch a run and score every canary (Algorithm audit).
 
-An attack is a triple of pure functions, `init(params)`, `update(state, observation)` and
-`scores(state, params)`. It is given what the adversary sees and the canaries, and
-never the coins.
+An attack is given the canaries and what the adversary sees, and never the coins.
 """
 
 import math
@@ -62,12 +60,9 @@ def white_box(
     with x_t the signal in units of the sum of gradients. Of a canary that is out, x_t shows
     nothing but noise N(0, σ²c²I); of one that is in, also ĝ_i^t, with probability q. Where
     that is all, as with Dirac canaries and `residual`, no test beats this score
-    (Neyman–Pearson). Elsewhere other data or other canaries interfere, and it knows
-    nothing of them.
-
-    For `iterates`, x_t is the privatized gradient, times the expected batch size, as for
-    `gradient`: who sees the iterates and knows the optimizer knows it too. So `llr` needs no
-    learning rate, whatever the optimizer.
+    (Neyman–Pearson). Where other data or canaries interfere, it knows nothing of them. For
+    `iterates`, x_t is that of `gradient`: who sees the iterates and knows the optimizer knows
+    it too.
 
     For Dirac canaries the update is a gather of m coordinates; for input canaries it is
     one directional derivative for each. All scores share the gradients.

@@ -17,14 +17,7 @@ from oneshot import inputs
 from oneshot.audit.canaries import Dirac, Inputs, dirac, flip_coins
 from oneshot.audit.misuse import Counts
 from oneshot.audit.score import LOSS, white_box_scores
-from oneshot.audit.state import (
-    Audited,
-    SeenAtCanaries,
-    Settings,
-    check_tree,
-    gathered,
-    spread_like,
-)
+from oneshot.audit.state import Audited, SeenAtCanaries, Settings, check_tree, gathered, spread_like
 from oneshot.claims.claim import DPSGD
 from oneshot.dpsgd import sampling
 from oneshot.dpsgd.clipping import Clipping

@@ -18,33 +18,19 @@ _SOME = 8  # canaries: noise does not look like none on as many
 
 
 class Counts(NamedTuple):
-    """What was done with an audit.
+    """What was done with an audit."""
 
-    Attributes:
-        inserted_values: the sum at the canaries' coordinates after the last insertion.
-        last_key: the bits of the last key that `insert` was given.
-        repeated_keys: how often that was the key of the step before.
-        inserted: how often `insert` was called.
-        updated: how often `update` was called.
-        noiseless_steps: the steps in which nothing was added after the insertion.
-        squares: Σ over the steps of ‖inserted_values‖².
-        products: Σ of ⟨inserted_values, gradient⟩, which is squares/B but for the noise.
-        jumps: the steps that did not begin where the one before ended.
-        first_fingerprint: a sum over the bits of w_1, by which runs are told apart.
-        last_fingerprint: the same of w_t.
-    """
-
-    inserted_values: jax.Array
-    last_key: jax.Array
-    repeated_keys: jax.Array
-    inserted: jax.Array
-    updated: jax.Array
-    noiseless_steps: jax.Array
-    squares: jax.Array
-    products: jax.Array
-    jumps: jax.Array
-    first_fingerprint: jax.Array
-    last_fingerprint: jax.Array
+    inserted_values: jax.Array  # the sum at the canaries' coordinates after the last insertion
+    last_key: jax.Array  # the bits of the last key that `insert` was given
+    repeated_keys: jax.Array  # how often that was the key of the step before
+    inserted: jax.Array  # how often `insert` was called
+    updated: jax.Array  # how often `update` was called
+    noiseless_steps: jax.Array  # in which nothing was added after the insertion
+    squares: jax.Array  # Σ over the steps of ‖inserted_values‖²
+    products: jax.Array  # Σ of ⟨inserted_values, gradient⟩: squares/B but for the noise
+    jumps: jax.Array  # the steps that did not begin where the one before ended
+    first_fingerprint: jax.Array  # a sum over the bits of w_1, by which runs are told apart
+    last_fingerprint: jax.Array  # the same of w_t
 
     @classmethod
     def start(cls, params: PyTree, m: int) -> 'Counts':
@@ -96,11 +82,8 @@ class Counts(NamedTuple):
     def raise_mistakes(self, params: PyTree, batch: float, deviation: float, in_data: bool) -> None:
         """Raises a ValueError that names the mistake of the loop, if the counts show one.
 
-        Args:
-            params: the parameters that the scores are read with.
-            batch: B, which the loop is claimed to divide by.
-            deviation: σc, of the noise as claimed.
-            in_data: whether the canaries come with the data, so that none are inserted.
+        The loop is claimed to divide by `batch`, and to add noise of deviation σc. Canaries that
+        come with the data are not inserted. Scores are read with `params`.
         """
         runs = zip(*(np.ravel(counted).tolist() for counted in self[2:9]), strict=True)
         for repeated, inserted, updated, noiseless, *sums, jumps in runs:

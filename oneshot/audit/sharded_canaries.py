@@ -8,14 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from oneshot.audit.canaries import (
-    NOWHERE,
-    Dirac,
-    DiracGradients,
-    Inputs,
-    dirac_sum,
-    values_at,
-)
+from oneshot.audit.canaries import NOWHERE, Dirac, DiracGradients, Inputs, dirac_sum, values_at
 from oneshot.dpsgd import sharding
 from oneshot.dpsgd.layout import Layout
 
@@ -65,16 +58,10 @@ class ShardedDirac(DiracGradients):
 def shard(
     canaries: Dirac | Inputs, layout: Layout, params: PyTree
 ) -> tuple[Dirac | ShardedDirac | Inputs, np.ndarray]:
-    """Canaries as they lie on the devices of a layout.
+    """Canaries as they lie on the devices of a layout, for parameters of these shapes.
 
-    Args:
-        canaries: all of them, on every process.
-        layout: of the run.
-        params: the parameters, or their shapes.
-
-    Returns:
-        The canaries for the step, and of each row of their scores which canary it is of; −1
-        is a row of none.
+    Returns them for the step, and of each row of their scores which canary it is of; −1 is a row
+    of none.
     """
     m = canaries.num_canaries
     if layout.mesh is None:
@@ -97,8 +84,7 @@ def shard(
         row[: own.size] = own
     rows = rows.reshape(-1)
     sharded = ShardedDirac(
-        layout.place(places, sharding.SHARDS),
-        layout.place(rows.astype(np.int32), sharding.ROWS),
+        layout.place(places, sharding.SHARDS), layout.place(rows.astype(np.int32), sharding.ROWS)
     )
     return sharded, rows
 

@@ -49,22 +49,13 @@ class Settings:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Audited:
-    """The state of an audit: a pytree, to be carried beside the parameters.
-
-    Attributes:
-        canaries: all of them.
-        included: the coins. `insert` looks at them; the attacks never do.
-        attacks: the states of the attacks, by name.
-        sum_without_canaries: at the canaries' coordinates, before the last insertion.
-        counts: what the loop did with the audit, by which mistakes are found.
-        settings: what the audit knew before the run.
-    """
+    """The state of an audit: a pytree, to be carried beside the parameters."""
 
     canaries: Dirac | Inputs
-    included: jax.Array
-    attacks: dict[str, PyTree]
-    sum_without_canaries: jax.Array
-    counts: Counts
+    included: jax.Array  # the coins; `insert` looks at them, the attacks never do
+    attacks: dict[str, PyTree]  # their states
+    sum_without_canaries: jax.Array  # at the canaries' coordinates, before the last insertion
+    counts: Counts  # of what the loop did with the audit
     settings: Settings = dataclasses.field(metadata={'static': True})
 
 

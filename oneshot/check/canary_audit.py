@@ -59,24 +59,32 @@ class Canaries(NamedTuple):
 
 
 class Audit(NamedTuple):
-    """What the audit in one run found.
+    """What the audit in one run found."""
 
-    Attributes:
-        claim: of the steps that it looked at.
-        eps_claimed: what is proven of it, at `DELTA`.
-        results: by score. Each has its share of 5 % of error: all hold with 95 % confidence.
-        findings: one for each score.
-    """
-
-    claim: DPSGD
-    eps_claimed: float
-    results: dict[str, AuditResult]
-    findings: list[Finding]
+    claim: DPSGD  # of the steps that it looked at
+    eps_claimed: float  # what is proven of it, at `DELTA`
+    results: dict[str, AuditResult]  # by score; with 95 % confidence, all hold
 
     @property
     def eps_lb(self) -> float:
         """With 95 % confidence."""
         return max(result.eps_lb for result in self.results.values())
+
+    @property
+    def findings(self) -> list[Finding]:
+        """One for each score. P-values are of the claim, by the trade-off curve of DP-SGD."""
+        claim, steps = dataclasses.astuple(self.claim), self.claim.steps
+        eps, violated = self.eps_claimed, self.results['dirac'].violated
+        return [
+            Finding(
+                f'audit by {name}',
+                f'ε_LB of at most ε = {eps:.4g}, at δ = {DELTA:g}, after {steps} steps',
+                f'ε_LB = {found.eps_lb:.4g}, {found.correct:g} of {found.guesses} guesses right',
+                p_value=tradeoff.dpsgd_p_value(found.m, found.guesses, found.correct, *claim),
+                cause=_KNOWN_CAUSE if violated and name != 'dirac' else _CAUSES[name],
+            )
+            for name, found in self.results.items()
+        ]
 
 
 def lay_out(runner: Runner, rng: np.random.Generator) -> Canaries:
@@ -128,13 +136,7 @@ def claimed(runner: Runner) -> DPSGD:
 
 
 def examine(runner: Runner, key: jax.Array, noise: np.ndarray) -> Audit:
-    """Audits the step in one run.
-
-    Args:
-        runner: of the step.
-        key: for canaries, coins, draws and noise.
-        noise: gradients without any example, by which the leaves are weighed.
-    """
+    """Audits the step in one run. The leaves are weighed by the noise of empty gradients."""
     step, claim = runner.step, claimed(runner)
     place_key, coin_key, draw_key, run_key = jax.random.split(key, 4)
     seed = np.asarray(jax.random.key_data(place_key)).tolist()
@@ -156,26 +158,7 @@ def examine(runner: Runner, key: jax.Array, noise: np.ndarray) -> Audit:
     for name, own in scored.items():
         k = max(1, round(_SHARE * int(own.sum())))
         results[name] = audit_scores(values[name][own], included[own], guesses=(k, k), **known)
-    return Audit(claim, eps, results, _findings(claim, eps, results))
-
-
-def _findings(claim: DPSGD, eps: float, results: dict[str, AuditResult]) -> list[Finding]:
-    """The p-values are of the claim that the step is DP-SGD, by its trade-off curve."""
-    findings = []
-    for name, result in results.items():
-        counts = result.m, result.guesses, result.correct
-        p_value = tradeoff.dpsgd_p_value(*counts, *dataclasses.astuple(claim))
-        seen_before = name != 'dirac' and results['dirac'].violated
-        findings.append(
-            Finding(
-                f'audit by {name}',
-                f'ε_LB of at most ε = {eps:.4g}, at δ = {DELTA:g}, after {claim.steps} steps',
-                f'ε_LB = {result.eps_lb:.4g}, {result.correct:g} of {result.guesses} guesses right',
-                p_value=min(1.0, p_value),
-                cause=_KNOWN_CAUSE if seen_before else _CAUSES[name],
-            )
-        )
-    return findings
+    return Audit(claim, eps, results)
 
 
 def _batches(runner: Runner, key: jax.Array, members: np.ndarray) -> np.ndarray:

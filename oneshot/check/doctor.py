@@ -19,17 +19,11 @@ RATE = 1e-4  # of false alarms of one examination, at most
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """What an examination found.
-
-    Attributes:
-        step: the one that was examined.
-        findings: of all checks.
-        audit: the audit in one run, whose findings are among them.
-    """
+    """What an examination found."""
 
     step: Step
-    findings: list[Finding]
-    audit: canary_audit.Audit
+    findings: list[Finding]  # of all checks
+    audit: canary_audit.Audit  # in one run, whose findings are among them
 
     @property
     def faults(self) -> list[Finding]:

@@ -5,24 +5,12 @@ import dataclasses
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """What one check found.
+    """What one check found. Whether a p-value is too small depends on how many there are."""
 
-    Attributes:
-        check: its name.
-        expected: what a right step would show.
-        seen: what this one showed.
-        p_value: the probability that a right step shows so much or more; None if the
-            check is exact, and involves no chance.
-        wrong: whether an exact check failed. Whether a p-value is small enough is for the
-            report to say, which knows how many there are.
-        cause: what usually causes it.
-        note: what is worth a word without being a fault, such as more noise than claimed.
-    """
-
-    check: str
-    expected: str
-    seen: str
-    p_value: float | None = None
-    wrong: bool = False
-    cause: str = ''
-    note: str = ''
+    check: str  # its name
+    expected: str  # what a right step would show
+    seen: str  # what this one showed
+    p_value: float | None = None  # that a right step shows as much; None if the check is exact
+    wrong: bool = False  # whether an exact check failed
+    cause: str = ''  # what usually causes it
+    note: str = ''  # what is worth a word and no fault, such as more noise than claimed

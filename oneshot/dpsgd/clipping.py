@@ -19,10 +19,9 @@ PyTree = Any
 Augment = Callable[[jax.Array, PyTree], PyTree]  # of indices and their examples
 STRATEGIES = ('ghost', 'vmap')
 
-# What a microbatch may hold, in float32 values: so much stays in the cache of a CPU, and
-# so much fills an accelerator.
-_CACHED = 2**20
-_FILLED = 2**26
+# What a microbatch may hold, in float32 values.
+_CACHED = 2**20  # so much stays in the cache of a CPU
+_FILLED = 2**26  # so much fills an accelerator
 
 
 class Stats(NamedTuple):
@@ -45,10 +44,9 @@ class Clipping(NamedTuple):
     Attributes:
         clip_norm: c > 0, the largest global norm of a gradient; ∞ clips nothing.
         microbatch_size: how many examples are differentiated at once.
-        strategy: how, one of `STRATEGIES`: 'vmap', with every gradient of a microbatch in
-            memory, or 'ghost', without those of dense and convolutional kernels
-            (`oneshot.dpsgd.gradients.ghost`). Both serve any loss, and give the same sums up
-            to rounding.
+        strategy: 'vmap', with every gradient of a microbatch in memory, or 'ghost', without
+            those of dense and convolutional kernels (`oneshot.dpsgd.gradients.ghost`). Both
+            serve any loss, and give the same sums up to rounding.
     """
 
     clip_norm: float
@@ -166,11 +164,9 @@ def poisson_clipped_grad_sums(
 ) -> tuple[list[PyTree], Stats]:
     """`clipped_grad_sum` over the drawn members of each group, and only over them.
 
-    The number of microbatches is a dynamic trip count: as many as the drawn
-    examples need, so that none is ever cut off and at most one is padded. A microbatch
-    is augmented when it is fetched; each example by its own index in the group.
-
-    On several devices, each sums over its own part of the groups, and the sums are added.
+    The number of microbatches is a dynamic trip count: as many as the drawn examples need, so
+    that none is ever cut off and at most one is padded. An example is augmented by its own
+    index in the group. Each of several devices sums over its own part of the groups.
     """
     if not groups:
         return [], Stats.none()
@@ -226,8 +222,7 @@ def _sum_microbatches(
         summed = gradients.sum(jnp.where(mask, clipping.scale(norms), 0.0))
         return jax.tree.map(lambda a, b: a + b.astype(a.dtype), total, (summed, stats))
 
-    start = strategy.zeros, Stats.none()
-    total, stats = jax.lax.fori_loop(0, trips, add, start)
+    total, stats = jax.lax.fori_loop(0, trips, add, (strategy.zeros, Stats.none()))
     return strategy.finish(total), stats
 
 

@@ -30,11 +30,7 @@ def _spread(tree: PyTree, rows: jax.Array) -> PyTree:
 
 
 class Layout:
-    """Where the arrays of a run lie, outside of its steps.
-
-    Args:
-        mesh: as `make_mesh` gives it. Without one, everything lies on one device as it is.
-    """
+    """Where the arrays of a run lie on a mesh of `make_mesh`; without one, all on one device."""
 
     def __init__(self, mesh: Mesh | None) -> None:
         self.mesh = mesh
@@ -87,12 +83,7 @@ class Layout:
         return -(-number // len(self.devices)) * len(self.devices)
 
     def place_rows(self, tree: PyTree, number: int) -> PyTree:
-        """Arrays with rows, split over all devices, and zeros after the last.
-
-        Args:
-            tree: the rows of this process, or all of them.
-            number: how many there are in all.
-        """
+        """Arrays with so many rows in all, or those of this process, split over all devices."""
         if self.mesh is None:
             return jax.tree.map(jnp.asarray, tree)
         here = self.rows_here(number)
@@ -123,11 +114,9 @@ class Layout:
         return jax.make_array_from_callback(x.shape, self.sharding(part), lambda index: x[index])
 
     def gather_scores(self, tree: PyTree, rows: np.ndarray) -> PyTree:
-        """Scores by row, in the order of the canaries, as every process can read them.
+        """Scores by row in the order of the canaries, as every process can read them.
 
-        Args:
-            tree: arrays with an entry for each row in their last axis.
-            rows: of each row, which canary it is of; −1 is a row of none.
+        `rows` says of each row which canary it is of; −1 is a row of none.
         """
         if self.mesh is None:
             return tree

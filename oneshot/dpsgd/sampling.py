@@ -9,8 +9,7 @@ import jax.numpy as jnp
 class Microbatches(NamedTuple):
     """The drawn examples, in order, cut into microbatches of one size.
 
-    The shapes are those of the whole population; `trips` says how many of the
-    microbatches hold an example at all. Padding fills at most the last of these.
+    The shapes are those of the whole population. Padding fills at most the last microbatch.
     """
 
     indices: jax.Array  # int32: the drawn examples, then padding
@@ -28,15 +27,7 @@ def poisson(key: jax.Array, sampling_prob: float, eligible: jax.Array) -> jax.Ar
     """Draws each eligible example independently with probability q.
 
     Compares 32 random bits with q·2³², so that the probability is q to 2.4e-10; a
-    float32 uniform would round it to 1.2e-7.
-
-    Args:
-        key: a typed key, used for nothing else.
-        sampling_prob: q in [0, 1].
-        eligible: bools, one for each member of the population.
-
-    Returns:
-        Bools of the same shape: who is drawn.
+    float32 uniform would round it to 1.2e-7. The key is used for nothing else.
     """
     if sampling_prob >= 1.0:
         return eligible

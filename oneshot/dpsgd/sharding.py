@@ -114,12 +114,7 @@ def gradient_sums(
 
     There is one reduction for gradients and statistics. Split parameters are gathered before
     it, and each device keeps its own part of the sum: a reduce-scatter over `model` and an
-    all-reduce over `data`.
-
-    Args:
-        function: gives sums of gradients, each like the parameters, and numbers.
-        params: the parameters.
-        *rows: arrays with a leading axis, for `function` in parts.
+    all-reduce over `data`. The function gives sums, each like the parameters, and numbers.
     """
     mesh = current()
     if mesh is None:
@@ -140,21 +135,14 @@ def gradient_sums(
 
 
 def sum_over_devices(function: Callable[..., PyTree], params: PyTree, *rows: PyTree) -> PyTree:
-    """function(params, *rows), on the rows of each device: numbers, summed over all of them."""
-    if current() is None:
-        return function(params, *rows)
-    return _on_rows(
-        lambda *arguments: jax.lax.psum(function(*arguments), _ALL), [params], rows, REPLICATED
-    )
+    """function(params, *rows), on the rows of each device: counts, summed over all of them."""
+    return gradient_sums(lambda *arguments: ([], function(*arguments)), params, *rows)[1]
 
 
 def map_rows(function: Callable[..., PyTree], trees: Sequence[PyTree], *rows: PyTree) -> PyTree:
-    """function(*trees, *rows), on the rows of each device.
+    """function(*trees, *rows), on the rows of each device, for trees like the parameters.
 
-    Args:
-        function: gives arrays with an entry for each row in their last axis.
-        trees: each like the parameters; every device gets them whole.
-        *rows: arrays with a leading axis, for `function` in parts.
+    The function gives arrays with an entry for each row in their last axis.
     """
     mesh = current()
     if mesh is None:
@@ -175,11 +163,7 @@ def map_shards(
 ) -> PyTree:
     """function(tree, *arrays) on each device, with its shards of a tree like the parameters.
 
-    Args:
-        function: of the shards, and of the parts of the arrays.
-        tree: like the parameters.
-        arrays: each with how it is split.
-        out_specs: how the result is split; by default like the tree.
+    Each array comes with how it is split. By default the result is split like the tree.
     """
     specs = _specs(tree, current())
     values, value_specs = zip(*arrays, strict=True)

@@ -20,14 +20,12 @@ PyTree = Any
 def gaussian_noise(key: jax.Array, like: PyTree, stddev: float) -> PyTree:
     """Independent N(0, stddev²) for every coordinate of `like`, a key for every leaf.
 
-    On several devices it is what it is on one, bit for bit: each device draws its own part of
-    it (`jax_threefry_partitionable`), and where all have the whole, all draw the same.
+    On several devices it is what it is on one, bit for bit (`jax_threefry_partitionable`).
     """
     leaves, tree = jax.tree.flatten(like)
     keys = jax.random.split(key, len(leaves))
-    noise = [
-        stddev * jax.random.normal(k, x.shape, x.dtype) for k, x in zip(keys, leaves, strict=True)
-    ]
+    pairs = zip(keys, leaves, strict=True)
+    noise = [stddev * jax.random.normal(key, x.shape, x.dtype) for key, x in pairs]
     return sharding.constrain(jax.tree.unflatten(tree, noise))
 
 
@@ -137,8 +135,7 @@ def make_step(
             canaries that `init` and `step` are given: these are then no constants of the
             compiled program, and may lie on several devices.
         augment: augment(key, example), what `loss_fn` is given in place of an example, such as
-            K views of it, with a fresh key for every example and step. The gradient is clipped
-            after it.
+            K views of it, with a fresh key for every example and step. Clipping comes after it.
         ema_decay: in [0, 1), keeps an exponential moving average of the parameters in
             `State.average`; min(decay, (1 + t)/(10 + t)) at step t, so that the first
             steps are soon forgotten. It is computed from the iterates, which are private.
@@ -146,10 +143,10 @@ def make_step(
 
     Returns:
         `init(params, canaries)`, which gives a `State`, and
-        `step(state, key, population, canaries, included)`, which gives the next
-        `State` and the `Stats` of the step. Both are pure; jit them at will. `key` is
-        the run's key: the step folds its own number into it. Inside of `jax.set_mesh` with a
-        mesh of `oneshot.dpsgd.make_mesh`, the step is one for all devices of the mesh.
+        `step(state, key, population, canaries, included)`, which gives the next `State` and
+        the `Stats` of the step. Both are pure; jit them at will. `key` is the run's key: the
+        step folds its own number into it. Inside of `jax.set_mesh` with a mesh of
+        `oneshot.dpsgd.make_mesh`, the step is one for all devices of the mesh.
     """
     clip_norm = clipping.validate().clip_norm
     noisy = _check(clip_norm, noise_multiplier, sampling_prob, expected_batch_size, ema_decay)
@@ -163,11 +160,8 @@ def make_step(
         return constrained(State(params, optimizer.init(params), audits, jnp.int32(0), average))
 
     def constrained(state: State) -> State:
-        params, opt_state, average = sharding.constrain(
-            (state.params, state.opt_state, state.average)
-        )
-        audits = sharding.constrain_scores(state.audits)
-        return State(params, opt_state, audits, state.step, average)
+        placed = sharding.constrain(state._replace(audits=(), step=()))
+        return placed._replace(audits=sharding.constrain_scores(state.audits), step=state.step)
 
     def step(
         state: State,
@@ -206,10 +200,8 @@ def make_step(
         updates, opt_state = optimizer.update(rounded, state.opt_state, params)
         new_params = optax.apply_updates(params, updates)
         seen = Observation(params, new_params, gradient, residual)
-        audits = {
-            name: attack.update(state.audits[name], seen)
-            for name, attack in attacks_on(canaries).items()
-        }
+        attacking = attacks_on(canaries).items()
+        audits = {name: attack.update(state.audits[name], seen) for name, attack in attacking}
         average = _moving_average(state, new_params, ema_decay)
         return constrained(State(new_params, opt_state, audits, state.step + 1, average)), stats
 
@@ -239,11 +231,7 @@ def _with_key(
     """`augment` of many examples, each with a key of its own."""
     if augment is None:
         return None
-
-    def augment_one(index: jax.Array, example: PyTree) -> PyTree:
-        return augment(jax.random.fold_in(key, index), example)
-
-    return jax.vmap(augment_one)
+    return jax.vmap(lambda index, example: augment(jax.random.fold_in(key, index), example))
 
 
 def _moving_average(state: State, new_params: PyTree, ema_decay: float | None) -> PyTree:
@@ -266,10 +254,9 @@ def check_coins(canaries: Canaries, included: jax.Array | None) -> None:
 def make_chunk(step: Callable[..., tuple[State, Stats]], length: int) -> Callable[..., Any]:
     """Up to `length` steps as one jitted `lax.scan`, with the state's buffers donated.
 
-    The returned function takes (state, last, key, *arguments of the step) and stops at
-    step `last`: the last chunk of a run is as long as it has to be, with the same
-    program. It also stops after a step whose loss or parameters are not finite (`diverged`).
-    It gives the state and the `Stats` of the steps, 0 for those not made.
+    The returned function takes (state, last, key, *arguments of the step) and stops at step
+    `last`, or after a step whose loss or parameters are not finite (`diverged`). It gives the
+    state and the `Stats` of the steps, 0 for those not made.
     """
 
     def chunk(state: State, last: jax.Array, key: jax.Array, *arguments: PyTree):

@@ -1,6 +1,5 @@
 """What a run reports: the scores that its attacks give, and the methods for each of them."""
 
-import itertools
 from typing import NamedTuple
 
 import ml_collections
@@ -9,7 +8,7 @@ from oneshot import inputs
 from oneshot.audit.score import ATTACKS, SCORES, Score
 from oneshot.claims.claim import DPSGD, MIN_SIGMA
 from oneshot.plan.score_law import Scoring
-from oneshot.results.methods import METHODS, Method
+from oneshot.results.methods import METHODS
 
 
 class Selection(NamedTuple):
@@ -53,9 +52,9 @@ def scores(config: ml_collections.ConfigDict) -> tuple[tuple[Score, ...], str]:
 
     signals = tuple(dict.fromkeys((first, *map(seen, options.signals))))
     weighings = ('dot',) if noiseless else tuple(dict.fromkeys(('dot', *options.scores)))
-    seen_by = (ATTACKS[attack](signals, weighings) for attack in options.attacks)
-    chosen = tuple(itertools.chain.from_iterable(seen_by))
-    headline = options.headline
+    chosen, headline = (), options.headline
+    for attack in options.attacks:
+        chosen += ATTACKS[attack](signals, weighings)
     if headline in SCORES:
         signal, weighing = SCORES[headline]
         headline = Score(seen(signal), 'dot' if noiseless else weighing).name
@@ -67,26 +66,23 @@ def methods(
     config: ml_collections.ConfigDict, chosen: tuple[Score, ...], headline: str
 ) -> dict[str, tuple[str, ...]]:
     """The methods for each score; that of the headline must be among them."""
-    reported = {
-        score.name: tuple(name for name in METHODS if _is_reported(config, score, name))
-        for score in chosen
-    }
+    reported = {score.name: _methods_of(config, score) for score in chosen}
     shared = set.intersection(*(set(names) for names in reported.values()))
     allowed = reported.get(headline, [name for name in METHODS if name in shared])
     inputs.choice('config.audit.method', config.audit.method, allowed)
     return reported
 
 
-def _is_reported(config: ml_collections.ConfigDict, score: Score, name: str) -> bool:
-    """Whether a run reports a method of a score."""
-    method: Method = METHODS[name]
-    if method.pairs or config.audit.pairs:
-        return method.pairs == config.audit.pairs
-    if method.needs == 'confusion':  # these methods take scores for independent
-        return score.signal == 'residual' and _law_is_known(config, score)
-    if method.needs == 'claim' or name == 'weighted':  # whose weights are planned
-        return _law_is_known(config, score)
-    return True
+def _methods_of(config: ml_collections.ConfigDict, score: Score) -> tuple[str, ...]:
+    known = _law_is_known(config, score)
+    # Methods on the confusion matrix take scores for independent; weights are planned.
+    needed = {'claim': known, 'confusion': known and score.signal == 'residual'}
+    return tuple(
+        name
+        for name, method in METHODS.items()
+        if method.pairs == config.audit.pairs
+        and needed.get(method.needs, known or name != 'weighted')
+    )
 
 
 def mechanisms(

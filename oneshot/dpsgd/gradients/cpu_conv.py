@@ -1,17 +1,15 @@
 """A convolution for CPU: patches and matrix products, in place of XLA's.
 
-XLA's convolution is the right one on GPU and TPU. On CPU it is slow, and in a loop
-slower by another order of magnitude. Here a convolution is a linear map of the images
-(`spread`), a matrix product with the kernel, and a linear map to the output (`gather`):
+XLA's convolution is slow on CPU, and in a loop slower by another order of magnitude. Here a
+convolution is a linear map of the images (`spread`), a matrix product with the kernel, and a
+linear map to the output (`gather`):
 
 - in general, the images are spread to their windows, and the product is the output;
 - for 3×3 windows at stride 1 on images of even sides, the maps are those of Winograd's
   F(2×2, 3×3): tiles of 4×4 pixels and 16 products for 4 outputs, in place of 36 (Lavin
   and Gray, Fast Algorithms for Convolutional Neural Networks, 2015). The 16 parts, one for
-  each pixel of the tiles, are never joined: XLA has one thread for a product of many
-  small matrices, and runs several such products side by side.
-
-`conv_general_dilated` takes the place of `jax.lax.conv_general_dilated` in `nnx.Conv`.
+  each pixel of the tiles, are never joined: XLA runs several products side by side, but has
+  one thread for a product of many small matrices.
 """
 
 import functools
@@ -151,22 +149,16 @@ def backward(y: jax.Array, w: Parts, window: Window) -> jax.Array:
 def kernel_grad(x: Parts, y: Parts) -> list[jax.Array]:
     """The transpose of `forward` in the prepared kernel, from `spread` and `gather_transpose`."""
 
-    def one(x: jax.Array, y: jax.Array) -> jax.Array:
-        x, y = (a.reshape(-1, a.shape[-1]) for a in (x, y))
-        # This order of the two is the fast one on CPU.
-        return jnp.einsum('to,tk->ok', y, x).T
-
-    return [one(*pair) for pair in zip(x, y, strict=True)]
+    pairs = ([a.reshape(-1, a.shape[-1]) for a in pair] for pair in zip(x, y, strict=True))
+    # This order of the two is the fast one on CPU.
+    return [jnp.einsum('to,tk->ok', y, x).T for x, y in pairs]
 
 
 def kernel_grads(x: Parts, y: Parts, images: int) -> list[jax.Array]:
     """`kernel_grad` of each image: one of (N, h·w·C, O), or 16 of (N, C, O)."""
 
-    def one(x: jax.Array, y: jax.Array) -> jax.Array:
-        x, y = (a.reshape(images, -1, a.shape[-1]) for a in (x, y))
-        return jnp.einsum('ntk,nto->nko', x, y)
-
-    return [one(*pair) for pair in zip(x, y, strict=True)]
+    pairs = ([a.reshape(images, -1, a.shape[-1]) for a in pair] for pair in zip(x, y, strict=True))
+    return [jnp.einsum('ntk,nto->nko', x, y) for x, y in pairs]
 
 
 def kernel_squares(grads: Parts, window: Window) -> jax.Array:

@@ -87,11 +87,7 @@ class Site(NamedTuple):
         return self.op(*((x, operand) if self.position else (operand, x)))[0]
 
     def sides(self, x: jax.Array, delta: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """x and δ of many examples in float32.
-
-        As images, one or several for each example, as (N, positions, features), or, at one
-        position, as (N, features).
-        """
+        """x and δ of many examples in float32: images, (N, positions, d) or (N, d)."""
         x, delta = x.astype(at_least_float32(x)), delta.astype(at_least_float32(delta))
         if self.window is not None:
             return _images(x), _images(delta)
@@ -107,8 +103,7 @@ class Site(NamedTuple):
     def factors(self, x: jax.Array, delta: jax.Array) -> tuple[list[jax.Array], list[jax.Array]]:
         """What v is the product of, in parts, as the passes have made it.
 
-        Of XLA's convolution, the images: spread, they would take too much memory if all
-        layers did it at the same time.
+        Of XLA's convolution, the images: spread, those of all layers would take too much memory.
         """
         if self.op.name != 'oneshot_conv':
             return [x], [delta]
@@ -132,7 +127,6 @@ class Site(NamedTuple):
     @full_precision
     def grad(self, scale: jax.Array, x: cpu_conv.Parts, delta: cpu_conv.Parts) -> list[jax.Array]:
         """Σ of scale·v, from the factors."""
-
         delta = [per_example(scale, part) * part for part in delta]
         if self.window is None:
             axes = tuple(range(x[0].ndim - 1))
@@ -171,11 +165,10 @@ class Site(NamedTuple):
         self, x: jax.Array, delta: jax.Array, direction: cpu_conv.Parts, examples: int
     ) -> jax.Array:
         """⟨direction, v⟩ = ⟨x·direction, δ⟩ of each example."""
-        y = (
-            x @ direction[0].T
-            if self.window is None
-            else cpu_conv.forward(x, direction, self.window)
-        )
+        if self.window is None:
+            y = x @ direction[0].T
+        else:
+            y = cpu_conv.forward(x, direction, self.window)
         return jnp.sum((y * delta).reshape(examples, -1), axis=1)
 
     def destandardized(
@@ -194,9 +187,8 @@ class Site(NamedTuple):
         ones = jnp.sum(cpu_conv.windows(jnp.sum(x, -1, keepdims=True), window), -1, keepdims=True)
         mean = self._by_channel(ones * delta, len(squares))
         along = self._by_channel(_images(y).astype(delta.dtype) * delta, len(squares))
-        along = jnp.where(
-            squared > cpu_conv.NORM_FLOOR, along, 0.0
-        )  # at the limit, a is a constant
+        # At the limit, a is a constant.
+        along = jnp.where(squared > cpu_conv.NORM_FLOOR, along, 0.0)
         fan_in = leaf.size // leaf.shape[-1]
         less = squares - jnp.square(mean) / fan_in - jnp.square(along)
         return jnp.maximum(less, _CANCELLED * squares) / squared

@@ -19,16 +19,12 @@ LossFn = Callable[[PyTree, PyTree], jax.Array]  # loss_fn(params, example) of ON
 class Gradients(NamedTuple):
     """What there is to know of the gradients g_i of a microbatch.
 
-    Attributes:
-        losses: the losses of the examples.
-        norms: ‖g_i‖, in float32; not finite where g_i is not.
-        sum: sum(scale) is Σ_i scale_i·g_i in the strategy's own coordinates, where
-            scale_i = 0 leaves g_i out even if it is not finite.
-        dot: dot(direction) is ⟨direction, g_i⟩ for a direction that was prepared.
+    `sum` gives Σ_i scale_i·g_i in the strategy's own coordinates, where scale_i = 0 leaves g_i out
+    even if it is not finite. `dot` gives ⟨direction, g_i⟩ for a direction that was prepared.
     """
 
     losses: jax.Array
-    norms: jax.Array
+    norms: jax.Array  # ‖g_i‖, in float32; not finite where g_i is not
     sum: Callable[[jax.Array], PyTree]
     dot: Callable[[PyTree], jax.Array]
 
@@ -36,18 +32,13 @@ class Gradients(NamedTuple):
 class Strategy(NamedTuple):
     """A way to differentiate a loss at given parameters, one example at a time.
 
-    Attributes:
-        gradients: the `Gradients` of a microbatch, and a mask, which of its examples
-            count. If none does, what it says of them means nothing.
-        zeros: the sum of no gradients, in the strategy's coordinates, float32 or better.
-        finish: from the strategy's coordinates to a pytree like the parameters.
-        prepare: a pytree like the parameters, as a direction for `Gradients.dot`.
+    `gradients` takes a microbatch and its mask. If the mask is all False, they are undefined.
     """
 
     gradients: Callable[[PyTree, jax.Array], Gradients]
-    zeros: PyTree
-    finish: Callable[[PyTree], PyTree]
-    prepare: Callable[[PyTree], PyTree]
+    zeros: PyTree  # the sum of no gradients, in the strategy's coordinates, float32 or better
+    finish: Callable[[PyTree], PyTree]  # from these coordinates to a pytree like the parameters
+    prepare: Callable[[PyTree], PyTree]  # of a pytree like the parameters, for `Gradients.dot`
 
 
 def zeros(params: PyTree) -> PyTree:

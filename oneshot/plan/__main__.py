@@ -1,9 +1,8 @@
 """What an audit will see, before it is run: python -m oneshot.plan --help.
 
-From the claim alone (m, σ, q, steps, δ) follows the distribution of the scores
-(`oneshot.plan.score_law`), from it that of right guesses, and from that the expected ε_LB of every
-choice of guesses. The best choice is then fixed before any score is seen, so that the
-bound is valid. If the claim is wrong, the choice is still valid, and perhaps not the best.
+From the claim alone (m, σ, q, steps, δ) follows the distribution of the scores, from it that of
+right guesses, and from that the expected ε_LB of every choice of guesses. The best choice is then
+fixed before any score is seen. If the claim is wrong, it is still valid, and perhaps not the best.
 """
 
 import argparse

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Iterable
 
 import numpy as np
@@ -57,17 +58,15 @@ def detectable_violation(
     tests = [(rule, test) for rule, test in tests if test is not None]
     if not tests:
         return None
-
     sigma = audit.scoring.claim.noise_multiplier
 
     def noticed(share: float) -> tuple[float, Rule]:
         law = audit.scoring.law(sigma * share)
-        powers = [(test(law), rule) for rule, test in tests]
-        return max(powers, key=lambda pair: pair[0])
+        return max(((test(law), rule) for rule, test in tests), key=lambda pair: pair[0])
 
     # Less noise need not be noticed more often: a threshold and `llr` are for the claimed one.
-    high = 1.0
-    for low in np.geomspace(1.0, _LEAST_NOISE, _NOISES)[1:].tolist():
+    high, *shares = np.geomspace(1.0, _LEAST_NOISE, _NOISES).tolist()
+    for low in shares:
         chance, rule = noticed(low)
         if chance >= power:
             break
@@ -82,9 +81,7 @@ def detectable_violation(
         else:
             high = middle
     test, still_noticed = dict(tests)[rule], low
-    for share in np.geomspace(1.0, _LEAST_NOISE, _NOISES).tolist():
-        if share >= low:
-            continue
+    for share in (share for share in shares if share < low):
         if test(audit.scoring.law(sigma * share)) < power:
             return Violation(low * sigma, rule, still_noticed * sigma)
         still_noticed = share
@@ -113,7 +110,9 @@ def _power(audit: AuditSetting, rule: Rule, eps: float) -> Callable[[Law], float
     if isinstance(rule, guess.Threshold):
         return _power_of_threshold(audit, rule, eps)
     most, tally, chances = expected.outcomes(audit, rule)
-    least = _first(0, most, lambda right: audit.rejects(tally(most - right), eps))
+    least = bisect_left(
+        range(most + 1), True, key=lambda right: audit.rejects(tally(most - right), eps)
+    )
     if least > most:
         return None
     return lambda law: float(chances(law)[: most - least + 1].sum())
@@ -124,17 +123,16 @@ def _power_of_threshold(
 ) -> Callable[[Law], float] | None:
     n_in, n_out = audit.m // 2, audit.m - audit.m // 2
 
-    def hits_to_reject(alarms: int) -> int:
-
-        def rejects(hits: int) -> bool:
-            tally = expected.tally_for_rates(audit.m, hits / n_in, alarms / n_out)
-            return audit.eps_lb(tally) > eps
-
-        return _first(0, n_in, rejects)
+    def rejects(hits: int, alarms: int) -> bool:
+        tally = expected.tally_for_rates(audit.m, hits / n_in, alarms / n_out)
+        return audit.eps_lb(tally) > eps
 
     # At some numbers of alarms, and interpolated between them.
     nodes = np.unique(np.rint(n_out * np.linspace(0.0, 1.0, 9) ** 2).astype(int))
-    needed = [hits_to_reject(alarms) for alarms in nodes.tolist()]
+    needed = [
+        bisect_left(range(n_in + 1), True, key=functools.partial(rejects, alarms=alarms))
+        for alarms in nodes.tolist()
+    ]
     if min(needed) > n_in:
         return None
 
@@ -147,15 +145,3 @@ def _power_of_threshold(
         return float(shares @ scipy.stats.binom.sf(hits_needed - 1, n_in, hits) / shares.sum())
 
     return power
-
-
-def _first(low: int, high: int, holds: Callable[[int], bool]) -> int:
-    """The least number from low to high from which on it holds; high + 1 if there is none."""
-    high += 1
-    while low < high:
-        middle = (low + high) // 2
-        if holds(middle):
-            high = middle
-        else:
-            low = middle + 1
-    return low

@@ -148,9 +148,9 @@ def _llr_law(noise: float, sigma: float, q: float, steps: int) -> Law:
     out = np.exp(-0.5 * (x / noise) ** 2)
     drawn = np.exp(-0.5 * ((x - 1.0) / noise) ** 2)
     out, drawn = out / out.sum(), drawn / drawn.sum()
-    steps_of = {'in': (1.0 - q) * out + q * drawn, 'out': out}
+    step_laws = (1.0 - q) * out + q * drawn, out  # if the canary is in, and if it is out
     ends = []
-    for mass in steps_of.values():
+    for mass in step_laws:
         mean = float(mass @ values)
         reach = _REACH * math.sqrt(steps * float(mass @ (values - mean) ** 2))
         ends += [steps * mean - reach - 1.0, steps * mean + reach + values[-1] - mean]
@@ -160,23 +160,15 @@ def _llr_law(noise: float, sigma: float, q: float, steps: int) -> Law:
     left = np.floor(place).astype(np.int64)
     part = place - left
     first = math.floor(low / width)
-    laws = {}
-    for name, mass in steps_of.items():
+    laws = []
+    for mass in step_laws:
         lattice = np.bincount(left % _LATTICE, mass * (1.0 - part), _LATTICE)
         lattice += np.bincount((left + 1) % _LATTICE, mass * part, _LATTICE)
         total = np.fft.irfft(np.fft.rfft(lattice) ** steps, _LATTICE)
         total = np.maximum(np.roll(total, -(first % _LATTICE)), 0.0)
-        laws[name] = total / total.sum()
+        laws.append(total / total.sum())
     points = width * (first + np.arange(_LATTICE))
-    tails = [tail(laws[name]) for tail in (_after, _until) for name in ('in', 'out')]
+    above = [np.append(np.cumsum(mass[:0:-1])[::-1], 0.0) for mass in laws]
+    below = [np.cumsum(mass) for mass in laws]
+    tails = [np.minimum(1.0, tail) for tail in above + below]
     return Law(*(values[::_KEPT] for values in (points, *tails)))
-
-
-def _after(mass: np.ndarray) -> np.ndarray:
-    """The mass after each point."""
-    return np.minimum(1.0, np.append(np.cumsum(mass[:0:-1])[::-1], 0.0))
-
-
-def _until(mass: np.ndarray) -> np.ndarray:
-    """The mass up to each point."""
-    return np.minimum(1.0, np.cumsum(mass))

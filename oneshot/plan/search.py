@@ -52,9 +52,13 @@ def plan_guesses(audit: AuditSetting, start: tuple[int, int] | None = None) -> P
     With `start`, numbers of guesses are looked for around it. A bound that is ∞ at δ = 0 tells
     no choice from another; there it is the best choice for a small δ.
     """
-    if audit.delta == 0.0 and audit.method in _INFINITE_AT_0:
-        near = plan_guesses(dataclasses.replace(audit, delta=_SMALL_DELTA), start)
-        return Plan(audit, near.rule, {})
+    near = {}
+    if audit.method in _NEAR:  # which takes less time
+        near = {'method': _NEAR[audit.method]}
+    elif audit.delta == 0.0 and audit.method in _INFINITE_AT_0:
+        near = {'delta': _SMALL_DELTA}
+    if near:
+        return Plan(audit, plan_guesses(dataclasses.replace(audit, **near), start).rule, {})
     if audit.method in COUNT_METHODS:
         return _best_counts(audit, start)
     if audit.method == 'weighted':
@@ -72,9 +76,6 @@ def candidate_counts(m: int) -> list[int]:
 
 def _best_counts(audit: AuditSetting, start: tuple[int, int] | None) -> Plan:
     """A coarse grid over both kinds of guesses, then ever smaller steps around its best."""
-    if audit.method in _NEAR:  # which is near, and takes less time
-        near = plan_guesses(dataclasses.replace(audit, method=_NEAR[audit.method]), start)
-        return Plan(audit, near.rule, {})
     law, m = audit.scoring.law(), audit.m
 
     @functools.cache

@@ -22,10 +22,6 @@ class Bound(NamedTuple):
     eps_lower_bound: Callable[..., float]  # of the arguments, delta and confidence
 
 
-def _eps_delta(eps: float, delta: float, confidence: float) -> tuple[float, ...]:
-    return eps, delta
-
-
 def _mu(eps: float, delta: float, confidence: float) -> tuple[float, ...]:
     """The claim (ε, δ) as that of a Gaussian mechanism; μ = ∞, which nothing rejects."""
     return (bounds.gaussian_mu(eps, delta) if eps < 1e6 else math.inf,)
@@ -52,7 +48,7 @@ class Method:
     condition: str
     bound: Bound
     weighted: Bound | None = None
-    claim: Callable[[float, float, float], tuple[float, ...]] = _eps_delta
+    claim: Callable[..., tuple[float, ...]] = lambda eps, delta, confidence: (eps, delta)
     kind: str = 'bound'
     needs: str | None = None
     pairs: bool = False

@@ -53,8 +53,11 @@ class Spec(NamedTuple):
         """The plan as plan.json has it."""
         rows = []
         for (score, method), (rule, guesses) in self.plan.items():
-            plain = guesses if isinstance(guesses, tuple) else dataclasses.asdict(guesses)
-            rows.append({'score': score, 'method': method, 'rule': rule, 'guesses': plain})
+            if isinstance(guesses, tuple):
+                values = {'k_plus': guesses[0], 'k_minus': guesses[1]}
+            else:
+                values = dataclasses.asdict(guesses)
+            rows.append({'score': score, 'method': method, 'rule': rule} | values)
         return rows
 
 

@@ -21,8 +21,10 @@ from oneshot.keep.checkpoints import Checkpoints
 from oneshot.keep.stopping import Diverged, Stopped
 from oneshot.keep.workdir import Workdir
 from oneshot.report import provenance
+from oneshot.results import guess
 from oneshot.run import settings, training
 from oneshot.run.progress import Log
+from oneshot.scores.front_door import audit_scores
 from tests import small
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -109,12 +111,20 @@ def test_the_plan_is_written_before_the_first_step_and_kept_to(tmp_path, monkeyp
         [row[key] for key in keys] for row in rows
     ]
     assert {row['rule'] for row in plan} == {'planned', 'fixed'}
-    counted = 0
+    files = [np.load(tmp_path / name) for name in ('scores.npz', 'coins.npz')]
+    rules = {'weights': lambda values: guess.Ranked(tuple(values)), 'value': guess.Threshold}
+    kinds = set()
     for planned, row in zip(plan, rows, strict=True):
-        if isinstance(planned['guesses'], list):
-            assert planned['guesses'] == [row['k_plus'], row['k_minus']]
-            counted += 1
-    assert counted > len(rows) / 2
+        (kind,) = {'k_plus', 'weights', 'value'} & planned.keys()
+        kinds.add(kind)
+        if kind == 'k_plus':
+            assert planned.items() <= row.items()
+            continue
+        scores, coins = files[0][row['score']], files[1]['included']
+        options = {'delta': row['delta'], 'method': row['method']}
+        again = audit_scores(scores, coins, guesses=rules[kind](planned[kind]), **options)
+        assert again.eps_lb == row['eps_lb']
+    assert kinds == {'k_plus', 'weights', 'value'}
     assert json.loads((tmp_path / 'plan.json').read_text()) == plan
 
 

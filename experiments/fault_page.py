@@ -229,7 +229,7 @@ def page(rows: Sequence[Row]) -> str:
         by_audit=sum(one.by_audit for one in every),
         by_exact=sum(one.by_exact for one in every),
         enough=ENOUGH,
-        rate=check.RATE,
+        rate=check.FALSE_ALARM_RATE,
         runs=len(runs),
         alarms=sum(bool(row['checks']) for row in runs) or 'no',
         five=100.0 * np.mean(least <= 0.05),

@@ -20,8 +20,8 @@ from oneshot.inputs import require
 
 require('jax', 'jax', 'optax')
 
-from oneshot.check.doctor import RATE, Report, examine
+from oneshot.check.doctor import FALSE_ALARM_RATE, Report, examine
 from oneshot.check.finding import Finding
-from oneshot.check.step import Example, Model, Step, small_model
+from oneshot.check.step import Model, Step
 
-__all__ = ['RATE', 'Example', 'Finding', 'Model', 'Report', 'Step', 'examine', 'small_model']
+__all__ = ['FALSE_ALARM_RATE', 'Finding', 'Model', 'Report', 'Step', 'examine']

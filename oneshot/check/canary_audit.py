@@ -79,11 +79,11 @@ class Audit(NamedTuple):
             Finding(
                 f'audit by {name}',
                 f'ε_LB of at most ε = {eps:.4g}, at δ = {DELTA:g}, after {steps} steps',
-                f'ε_LB = {found.eps_lb:.4g}, {found.correct:g} of {found.guesses} guesses right',
-                p_value=tradeoff.dpsgd_p_value(found.m, found.guesses, found.correct, *claim),
+                f'ε_LB = {result.eps_lb:.4g}, {result.correct:g} of {result.guesses} guesses right',
+                p_value=tradeoff.dpsgd_p_value(result.m, result.guesses, result.correct, *claim),
                 cause=_KNOWN_CAUSE if violated and name != 'dirac' else _CAUSES[name],
             )
-            for name, found in self.results.items()
+            for name, result in self.results.items()
         ]
 
 
@@ -130,8 +130,8 @@ def _widest(rooms: list[int], most: int) -> tuple[int, list[int]]:
 def claimed(runner: Runner) -> DPSGD:
     """The claim of as many steps as give an ε that can be rejected, and at least one."""
     step = runner.step
-    one = step.sampling_prob * math.sqrt(math.expm1(min(step.noise_multiplier**-2, 700.0)))
-    steps = int(np.clip((_LARGEST_MU / one) ** 2, 1, STEPS))
+    mu = step.sampling_prob * math.sqrt(math.expm1(min(step.noise_multiplier**-2, 700.0)))
+    steps = int(np.clip((_LARGEST_MU / mu) ** 2, 1, STEPS))
     return DPSGD(step.noise_multiplier, step.sampling_prob, steps)
 
 

@@ -14,7 +14,7 @@ from oneshot.check.finding import Finding
 from oneshot.check.runner import runner
 from oneshot.check.step import Step
 
-RATE = 1e-4  # of false alarms of one examination, at most
+FALSE_ALARM_RATE = 1e-4  # of false alarms of one examination, at most
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,8 +27,8 @@ class Report:
 
     @property
     def faults(self) -> list[Finding]:
-        """The findings that a right step has with a probability of at most `RATE`, in all."""
-        level = RATE / sum(finding.p_value is not None for finding in self.findings)
+        """The findings that are unlikely of a right step, by `FALSE_ALARM_RATE` in all."""
+        level = FALSE_ALARM_RATE / sum(finding.p_value is not None for finding in self.findings)
         return [
             finding
             for finding in self.findings
@@ -45,13 +45,14 @@ class Report:
         return {
             'name': self.step.name,
             'faults': [finding.check for finding in faults],
-            'rate': RATE,
+            'rate': FALSE_ALARM_RATE,
             'notes': self.notes,
             'eps_lb': self.audit.eps_lb,
             'eps_claimed': self.audit.eps_claimed,
             'delta': canary_audit.DELTA,
             'findings': [
-                dataclasses.asdict(one) | {'fault': one in faults} for one in self.findings
+                dataclasses.asdict(finding) | {'fault': finding in faults}
+                for finding in self.findings
             ],
         }
 
@@ -85,7 +86,7 @@ class Report:
         verdict = f'\n{len(faults)} of {len(self.findings)}' if faults else 'None of the'
         console.print(
             f'{verdict} checks failed. A right step fails any with a probability of at most '
-            f'{RATE:g}.',
+            f'{FALSE_ALARM_RATE:g}.',
             highlight=False,
         )
 
@@ -102,7 +103,7 @@ def examine(
     """Examines a DP step.
 
     Guarantee: a step that is as it is claimed has a fault in the report with a probability
-    of at most `RATE`, over the key.
+    of at most `FALSE_ALARM_RATE`, over the key.
 
     Args:
         step: the step, and what it claims.

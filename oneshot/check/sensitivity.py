@@ -155,19 +155,19 @@ def _sensitivity(bench: _LeaveOneOut, batch_size: Finding) -> Finding:
 def _cause(bench: _LeaveOneOut, norms: dict[tuple[str, str], float], allowed: float) -> str:
     """By what shows it and what does not."""
     alone = {kind: norm for (kind, others), norm in norms.items() if others == 'none'}
-    one = alone[_ONE.name]
+    spike = alone[_ONE.name]
     if max(alone.values()) <= allowed:
         return (
             'Examples are bound together: the sum or mean of several is clipped and not each of '
             'them, or BatchNorm lets one change the gradients of others.'
         )
-    if one <= allowed and alone[_SEVERAL.name] > allowed:
+    if spike <= allowed and alone[_SEVERAL.name] > allowed:
         return 'Each layer is clipped on its own, and the noise is for one.'
-    if one <= allowed:
+    if spike <= allowed:
         return 'The norm is too small: squares underflow in float16, or a part is not counted.'
-    if abs(one / bench.runner.step.expected_batch_size - 1.0) < 0.02:
+    if abs(spike / bench.runner.step.expected_batch_size - 1.0) < 0.02:
         return 'The mean is clipped, and not each example.'
-    if one > 1e3:
+    if spike > 1e3:
         return 'The gradient is not clipped, or a raw one is added to the clipped ones.'
     return (
         'An example counts several times: its views are clipped one by one, or a shared '

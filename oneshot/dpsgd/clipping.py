@@ -41,16 +41,13 @@ class Stats(NamedTuple):
 class Clipping(NamedTuple):
     """How gradients are clipped, and in which way that is computed.
 
-    Attributes:
-        clip_norm: c > 0, the largest global norm of a gradient; ∞ clips nothing.
-        microbatch_size: how many examples are differentiated at once.
-        strategy: 'vmap', with every gradient of a microbatch in memory, or 'ghost', without
-            those of dense and convolutional kernels (`oneshot.dpsgd.gradients.ghost`). Both
-            serve any loss, and give the same sums up to rounding.
+    The strategy 'vmap' has every gradient of a microbatch in memory, 'ghost' none of those of
+    dense and convolutional kernels (`oneshot.dpsgd.gradients.ghost`). Both serve any loss, and
+    give the same sums up to rounding.
     """
 
-    clip_norm: float
-    microbatch_size: int
+    clip_norm: float  # c > 0, the largest global norm of a gradient; ∞ clips nothing
+    microbatch_size: int  # how many examples are differentiated at once
     strategy: str = 'vmap'
 
     def validate(self) -> 'Clipping':
@@ -84,8 +81,7 @@ def choose_strategy(
 ) -> tuple[str, int]:
     """The strategy and the microbatch size for a loss, by a fixed rule.
 
-    The rule knows shapes and the kind of device, and nothing else: no stopwatch, so that
-    the same run has the same bits.
+    It knows shapes and the kind of device, and no stopwatch: the same run has the same bits.
 
     Args:
         loss_fn: loss_fn(params, example), the loss of one example.

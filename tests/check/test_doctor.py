@@ -35,7 +35,7 @@ def test_missing_noise_is_found_by_the_key_the_noise_and_the_audit():
 
 
 def test_the_rate_is_shared_by_the_checks():
-    level = check.RATE / 2
+    level = check.FALSE_ALARM_RATE / 2
     findings = [
         Finding('exact', '', ''),
         Finding('wrong', '', '', wrong=True),

@@ -34,7 +34,7 @@ def test_a_step_of_a_file(file, capsys, monkeypatch):
     assert command.main([f'{file}:step', '--json']) == 1
     found = json.loads(capsys.readouterr().out)
     assert {'key', 'not finite', 'padding', 'noise'} <= set(found['faults'])
-    assert found['rate'] == check.RATE
+    assert found['rate'] == check.FALSE_ALARM_RATE
     faults = [one for one in found['findings'] if one['fault']]
     assert [one['check'] for one in faults] == found['faults']
 

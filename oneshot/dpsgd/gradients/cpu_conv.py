@@ -94,16 +94,14 @@ def find_window(
     """The windows of a convolution, or None if it is not one of ours."""
     dilations = (*(lhs_dilation or ()), *(rhs_dilation or ()))
     layout = lax.ConvDimensionNumbers((0, 3, 1, 2), (3, 2, 0, 1), (0, 3, 1, 2))
-    if len(images) != 4 or any(d != 1 for d in dilations):
-        return None
-    if feature_group_count != 1 or batch_group_count != 1:
+    factors = *dilations, feature_group_count, batch_group_count
+    if len(images) != 4 or any(factor != 1 for factor in factors):
         return None
     if lax.conv_dimension_numbers(images, kernel, dimension_numbers) != layout:
         return None
-    pads = padding
     if isinstance(padding, str):
-        pads = lax.padtype_to_pads(images[1:3], kernel[:2], strides, padding)
-    pads = tuple((int(low), int(high)) for low, high in pads)
+        padding = lax.padtype_to_pads(images[1:3], kernel[:2], strides, padding)
+    pads = tuple((int(low), int(high)) for low, high in padding)
     return Window(tuple(images[1:3]), tuple(kernel[:2]), tuple(strides), pads, kernel[2])
 
 

@@ -161,8 +161,7 @@ def _kernel_grads(sites: list[Site], factors: list[Any], mask: jax.Array) -> lis
     def nothing(factors: list[Any]) -> list[Any]:
         return zeros(jax.eval_shape(grads, factors))
 
-    pairs = zip(sites, factors, strict=True)
-    needed = [None if site.by_gram else pair for site, pair in pairs]
+    needed = [None if s.by_gram else pair for s, pair in zip(sites, factors, strict=True)]
     # A branch is also a border for XLA: it would fuse the factors into these products
     # and into the passes, twice, and start the products of one layer after another's.
     return jax.lax.cond(jnp.any(mask), grads, nothing, needed)

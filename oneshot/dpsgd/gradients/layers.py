@@ -1,10 +1,9 @@
 """Sites: the parameters of a loss that are the kernel of one product.
 
-For a layer y = x·w the gradient of one example is v = xᵀδ, with δ the derivative of its
-loss in y. So ‖v‖² = ⟨x xᵀ, δ δᵀ⟩, Σ_i s_i v_i is one matrix product, and
-⟨d, v⟩ = ⟨x·d, δ⟩: x and δ are enough ("ghost norms", Goodfellow 2015, Li et al. 2022).
-Where positions are many and weights few, v itself is cheaper than x xᵀ; it is then made
-for one layer and microbatch at a time (Bu et al. 2022).
+For a layer y = x·w the gradient of one example is v = xᵀδ, with δ the derivative of its loss in
+y. So ‖v‖² = ⟨x xᵀ, δ δᵀ⟩, Σ_i s_i v_i is one matrix product, and ⟨d, v⟩ = ⟨x·d, δ⟩: x and δ are
+enough ("ghost norms", Goodfellow 2015, Li et al. 2022). Where v itself is cheaper than x xᵀ, it
+is made for one layer and microbatch at a time (Bu et al. 2022).
 """
 
 import math
@@ -22,13 +21,10 @@ PyTree = Any
 
 # What may stand between a parameter and the product that it is the kernel of.
 _BETWEEN = ('convert_element_type', *KERNEL_FUNCTIONS)
-# Where terms cancel further than this, rounding would decide: the norm is taken as longer
-# than it is, never as shorter.
+# Where terms cancel further than this, rounding would decide: the norm is then taken as longer.
 _CANCELLED = 2.0**-13
-# A standardized kernel with fewer entries is left to vmap, which costs nothing then.
-_SMALLEST = 2**11
-# A gradient's entry costs as much to write and read as this many multiply-adds.
-_ENTRY_COST = 64
+_SMALLEST = 2**11  # entries; a smaller standardized kernel is left to vmap, at no cost
+_ENTRY_COST = 64  # multiply-adds that cost as much as to write and read a gradient's entry
 
 
 class Site(NamedTuple):
@@ -229,9 +225,7 @@ def _accept(site: Site) -> Iterator[Site]:
         if plain and contracted[position] == ((0,) if position else (1,)) and not site.standardized:
             yield site
         return
-    if position != 1:
-        return
-    if site.standardized and math.prod(site.kernel) < _SMALLEST:
+    if position != 1 or (site.standardized and math.prod(site.kernel) < _SMALLEST):
         return
     window = None
     if op.name == 'oneshot_conv' and not op.eqn.params['transposed']:

@@ -58,8 +58,7 @@ def at_least_float32(x: jax.Array) -> jnp.dtype:
 def full_precision(function: Callable[..., Any]) -> Callable[..., Any]:
     """The function, its products of float32 made in float32.
 
-    By default accelerators round the factors first, to bfloat16 on TPU: norms, sums and
-    scores would then not be those of one and the same gradient.
+    Accelerators round the factors by default: norms, sums and scores would not be of one gradient.
     """
 
     @functools.wraps(function)

@@ -17,7 +17,7 @@ def test_names_are_few_and_sorted():
 
 
 def test_an_unknown_name():
-    with pytest.raises(AttributeError, match='no attribute .mesh.'):
+    with pytest.raises(AttributeError, match=r"no attribute 'mesh'"):
         _ = oneshot.mesh
 
 

@@ -37,7 +37,7 @@ class Method:
         condition: what has to hold of the auditor.
         bound: its functions.
         weighted: those for guesses with weights between 0 and 1, if it takes them.
-        claim: what the p-value is given of a claim, from eps, delta and the confidence.
+        claimed: what the p-value is given, of the eps and delta claimed and the confidence.
         kind: 'bound' or 'estimate'.
         needs: a field of the tally that it cannot do without: 'confusion', 'samples', 'claim'.
         pairs: whether a coin is for a pair of canaries, of which one was in.
@@ -48,7 +48,7 @@ class Method:
     condition: str
     bound: Bound
     weighted: Bound | None = None
-    claim: Callable[..., tuple[float, ...]] = lambda eps, delta, confidence: (eps, delta)
+    claimed: Callable[..., tuple[float, ...]] = lambda eps, delta, confidence: (eps, delta)
     kind: str = 'bound'
     needs: str | None = None
     pairs: bool = False
@@ -60,7 +60,7 @@ class Method:
 
     def p_value(self, tally: Tally, eps: float, delta: float, confidence: float) -> float:
         bound = self._bound(tally)
-        return bound.p_value(*bound.arguments(tally), *self.claim(eps, delta, confidence))
+        return bound.p_value(*bound.arguments(tally), *self.claimed(eps, delta, confidence))
 
     def eps_lower_bound(self, tally: Tally, delta: float, confidence: float) -> float:
         bound = self._bound(tally)
@@ -113,7 +113,7 @@ METHODS = {
         'the guesses depend on the scores in any way, never on the coins',
         Bound(_counts, bounds.adaptive_p_value, bounds.adaptive_eps_lower_bound),
         Bound(_weights, bounds.adaptive_weighted_p_value, bounds.adaptive_weighted_eps_lower_bound),
-        claim=lambda *claim: claim,
+        claimed=lambda *arguments: arguments,
     ),
     'hoeffding': Method(
         'Corollary hoeffding',
@@ -127,7 +127,7 @@ METHODS = {
         'f-dp',
         _FIXED,
         Bound(_counts, _gdp_p_value, bounds.fdp_eps_lower_bound),
-        claim=_mu,
+        claimed=_mu,
     ),
     'fdp_dpsgd': Method(
         'f-DP in one run, by privacy loss distributions',
@@ -140,7 +140,7 @@ METHODS = {
                 m, r, v, delta, confidence, claim.sampling_prob, claim.steps
             ),
         ),
-        claim=lambda *_: (),  # it is known, σ and all
+        claimed=lambda *_: (),  # it is known, σ and all
         needs='claim',
     ),
     'gaussian_pair': Method(
@@ -148,7 +148,7 @@ METHODS = {
         'gaussian-scores',
         'every score is used',
         Bound(_samples, bounds.gaussian_pair_p_value, bounds.gaussian_pair_eps),
-        claim=_mu,
+        claimed=_mu,
         kind='estimate',
         needs='samples',
     ),
@@ -164,7 +164,7 @@ METHODS = {
         'independent-gaussian',
         _THRESHOLD,
         Bound(_confusion, bounds.cp_gdp_p_value, bounds.cp_gdp_eps_lower_bound),
-        claim=_mu,
+        claimed=_mu,
         needs='confusion',
     ),
     'replacement': Method(

@@ -26,11 +26,12 @@ from rich.table import Table
 
 from experiments import csv_files, parallel
 from experiments.csv_files import Row
+from experiments.mechanisms import draw_scores
 from oneshot import DPSGD, audit_scores, bounds
 from oneshot.claims import accounting
 from oneshot.plan import Scoring
-from oneshot.plan.expected import Audit, wrong_guesses
-from oneshot.plan.search import best
+from oneshot.plan.expected import AuditSetting, wrong_guesses
+from oneshot.plan.search import plan_guesses
 from oneshot.results.methods import METHODS
 
 RESULTS = pathlib.Path(__file__).parent / 'results'
@@ -91,13 +92,13 @@ def simulate(index: int, repeats: int) -> list[Row]:
     repeats *= case.times
     for method, rule in _audits(case):
         start = time.perf_counter()
-        audit = Audit(case.scoring, case.m, DELTA, 0.95, method)
-        plans[method] = best(audit).eps_lb, time.perf_counter() - start
+        audit = AuditSetting(case.scoring, case.m, DELTA, 0.95, method)
+        plans[method] = plan_guesses(audit).eps_lb, time.perf_counter() - start
         found[method, rule] = []
     for repeat in range(repeats):
         rng = np.random.default_rng([2410, 22235, index, repeat])
         included = rng.random(case.m) < 0.5
-        scores = case.scoring.sample(rng, included)
+        scores = draw_scores(case.scoring, rng, included)
         for method, rule in found:
             result = audit_scores(
                 scores,
@@ -139,7 +140,7 @@ def idealized(case: Case) -> list[Row]:
     """
     law, rows = case.scoring.law(), []
     for method, halves in (('one_run', range(500, 1_000)), ('fdp', range(150, 700))):
-        audit, found = Audit(case.scoring, case.m, DELTA, 0.95, method), []
+        audit, found = AuditSetting(case.scoring, case.m, DELTA, 0.95, method), []
         for half in halves:
             chances = wrong_guesses(law, case.m, half, half)
             wrong = math.floor(np.arange(chances.size) @ chances)

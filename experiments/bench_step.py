@@ -144,7 +144,7 @@ def ordinary_sum(loss_fn: LossFn, size: int) -> GradientSum:
     grad = jax.grad(lambda params, part: jnp.sum(jax.vmap(loss_fn, (None, 0))(params, part)))
 
     def gradient_sum(params: PyTree, batch: PyTree, key: jax.Array) -> PyTree:
-        parts = clipping.cut(batch, size)  # the sizes divide the batch: nothing is padded
+        parts = clipping.split_microbatches(batch, size)  # sizes divide the batch: no padding
 
         def add(trip: jax.Array, total: PyTree) -> PyTree:
             part = jax.tree.map(lambda x: x[trip], parts)
@@ -195,7 +195,7 @@ def contenders(name: str, examples: int) -> Iterator[Contender]:
     whole = functools.partial(step, size=examples)
     fit = 2 ** int(math.log2(GRADIENTS_BYTES / (4 * setting.parameters)))
     chunks = tuple(min(n, fit) for n in setting.chunks)
-    strategy, chosen = clipping.choose(ours, params, (batch[0][0], batch[1][0]))
+    strategy, chosen = clipping.choose_strategy(ours, params, (batch[0][0], batch[1][0]))
     assert strategy == 'ghost'
 
     yield OURS, (chosen,), lambda n: whole(oneshot_sum(ours, 'ghost', n))

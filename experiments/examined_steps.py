@@ -11,11 +11,9 @@ import numpy as np
 import optax
 
 from oneshot import check
-from oneshot.check.step import OUR_BATCH as BATCH
-from oneshot.check.step import OUR_CLIP as CLIP
-from oneshot.check.step import OUR_Q as Q
-from oneshot.check.step import OUR_SIGMA as SIGMA
+from oneshot.check.step import CLAIM
 
+CLIP, SIGMA, BATCH, Q = CLAIM.values()
 ROWS = 256
 
 

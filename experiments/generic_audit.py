@@ -10,7 +10,7 @@ Even against odd, on 1,000 of the embedded digits. The loss Σ_i log(1 + exp(−
   losses were minimised and not their sum: n times too little;
 - 'no noise' has none.
 
-Each is audited by `oneshot.scores.any_algorithm` with two kinds of canaries. 2,000 have a feature of
+Each is audited by `oneshot.audit_algorithm` with two kinds of canaries. 2,000 have a feature of
 their own each. Such a canary moves its own weight by 0.46/λ, because the slope of the loss is
 1/2 at margin 0 and less above: with the noise of the claim that is worth ε = 1.67, the most
 that they can show of the first algorithm. The others are 400 held-out digits with the wrong

@@ -184,7 +184,8 @@ def _leaves(runner: Runner, unit: np.ndarray) -> Finding:
     pairs, values, sizes = list(itertools.combinations(runner.leaves, 2)), [], []
     for pair in pairs:
         width = min(_PREFIX, *(leaf.size for leaf in pair))
-        first, second = (_normalized(leaf.of(unit)[:, :width].reshape(-1)) for leaf in pair)
+        rows = [leaf.of(unit)[:, :width].reshape(-1) for leaf in pair]
+        first, second = _normalized(np.stack(rows, axis=1).T)
         values.append(float(first @ second))
         sizes.append(first.size)
     chances = correlation_p_value(np.array(values), np.array(sizes))

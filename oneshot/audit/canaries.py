@@ -73,9 +73,8 @@ class Dirac(DiracGradients):
     def join(self, population: PyTree, included: jax.Array) -> tuple[PyTree, jax.Array]:
         """The data set with the included canaries at its end, for the loss of `with_dirac`.
 
-        Returns:
-            The examples, and a coordinate for each: −1 for those of the population. A
-            canary's own example is a copy of the first, which its loss does not look at.
+        Beside each example is a coordinate: −1 for those of the population. A canary's own
+        example is a copy of the first, which its loss does not look at.
         """
         joining = self.coordinates[_included_indices(included)]
         filler = jax.tree.map(lambda x: jnp.repeat(x[:1], joining.size, axis=0), population)
@@ -183,9 +182,9 @@ def with_dirac(loss_fn: LossFn, size: float) -> LossFn:
 
     An example is a pair of what `loss_fn` takes and a coordinate. Where that is negative,
     the loss is that of `loss_fn`; elsewhere it is `size` times the parameter at that
-    coordinate, whose gradient is a Dirac of that norm. Whoever trains on it samples the
-    canary, differentiates it and clips it as any example, so that all of that is audited,
-    in any library. Choose `size` well above the clip norm, so that clipping is needed.
+    coordinate, whose gradient is a Dirac of that norm. The canary is sampled, differentiated
+    and clipped as any example, so that all of that is audited. Choose `size` well above the
+    clip norm, so that clipping is needed.
     """
     inputs.real('size, the norm of the gradients,', size, 0.0, np.inf, ends='()')
 

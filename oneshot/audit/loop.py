@@ -1,8 +1,7 @@
 """The audit in any training loop: a pair of pure functions, `insert` and `update`.
 
-What they carry is a pytree, `Audited`: it goes through `jit`, `scan`, `vmap` and sharding
-like any other. Mistakes of the loop raise an error when the scores are read
-(`oneshot.audit.readout`).
+What they carry is a pytree, `Audited`: it goes through `jit`, `scan`, `vmap` and sharding like
+any other. Mistakes of the loop raise an error when the scores are read (`oneshot.audit.misuse`).
 """
 
 import dataclasses

@@ -156,10 +156,7 @@ USED_COINS: dict[bytes, int] = {}
 
 
 def forbid_reused_coins(coins: np.ndarray, run: int) -> None:
-    """Raises a ValueError where other runs of this process had the same coins.
-
-    The result of the same run may be read again.
-    """
+    """Raises a ValueError where another run of this process had the same coins."""
     if coins.size < _MANY:
         return
     digest = hashlib.sha256(np.packbits(coins).tobytes() + bytes([coins.size % 8])).digest()

@@ -6,10 +6,10 @@ import jax
 import numpy as np
 
 from oneshot import inputs
-from oneshot.audit.canaries import Dirac, Inputs
+from oneshot.audit.canaries import Dirac
 from oneshot.audit.misuse import forbid_reused_coins
-from oneshot.audit.score import SCORES, Score
-from oneshot.audit.state import Audited, Settings, check_tree
+from oneshot.audit.score import SCORES
+from oneshot.audit.state import Audited, check_tree
 from oneshot.plan.score_law import Scoring
 from oneshot.results.methods import METHODS
 from oneshot.results.result import AuditResult
@@ -98,27 +98,19 @@ def result(
     coins = np.asarray(audited.included).reshape(-1, audited.included.shape[-1])
     for run, fingerprint in zip(coins, np.ravel(audited.counts.first_fingerprint), strict=True):
         forbid_reused_coins(run, int(fingerprint))
+    mechanism = None
+    if isinstance(audited.canaries, Dirac):  # of norm c
+        sizes = settings.clipping.clip_norm, settings.expected_batch_size
+        mechanism = SCORES[score].scoring(settings.claim, *sizes)
+        # A threshold is in units of the scores; numbers of guesses do not depend on the scale.
+        if mechanism is None and not threshold:
+            mechanism = Scoring(settings.claim, SCORES[score].weighing)
     if eps_claimed is None and inputs.delta(delta) > 0.0:
         eps_claimed = settings.claim.eps(delta)
     return audit_scores(
         *pool(list(zip(values[score].reshape(coins.shape), coins, strict=True))),
         delta=delta,
-        mechanism=_scoring(settings, audited.canaries, SCORES[score], threshold),
+        mechanism=mechanism,
         eps_claimed=eps_claimed,
         **options,
     )
-
-
-def _scoring(
-    settings: Settings, canaries: Dirac | Inputs, score: Score, threshold: bool
-) -> Scoring | None:
-    """The claim as the score measures it, where that is known: Dirac canaries are of norm c."""
-    if not isinstance(canaries, Dirac):
-        return None
-    known = score.scoring(
-        settings.claim,
-        clip_norm=settings.clipping.clip_norm,
-        expected_batch_size=settings.expected_batch_size,
-    )
-    # A threshold is in units of the scores; numbers of guesses do not depend on the scale.
-    return known if known is not None or threshold else Scoring(settings.claim, score.weighing)

@@ -33,21 +33,15 @@ class Score(NamedTuple):
         return self.signal if self.weighing == 'dot' else f'{self.signal}_{self.weighing}'
 
     def scoring(
-        self,
-        claim: DPSGD,
-        *,
-        clip_norm: float,
-        expected_batch_size: float,
-        learning_rate: float | None = None,
+        self, claim: DPSGD, clip_norm: float, batch: float, learning_rate: float | None = None
     ) -> Scoring | None:
         """The claim as this score measures it with Dirac canaries, whose norm is c.
 
         None where its scale is not known: `dot` of the iterates has that of the learning rate.
         """
-        c = clip_norm
-        scales = {'residual': c * c, 'gradient': c * c / expected_batch_size}
+        scales = {'residual': clip_norm * clip_norm, 'gradient': clip_norm * clip_norm / batch}
         if learning_rate is not None:
-            scales['iterates'] = learning_rate * c * c / expected_batch_size
+            scales['iterates'] = learning_rate * clip_norm * clip_norm / batch
         scale = 1.0 if self.weighing == 'llr' else scales.get(self.signal)
         return None if scale is None else Scoring(claim, self.weighing, scale=scale)
 

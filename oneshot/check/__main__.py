@@ -43,9 +43,7 @@ def _parser(prog: str) -> argparse.ArgumentParser:
     claim = parser.add_argument_group('the claim of a function')
     claim.add_argument('--noise-multiplier', '--sigma', type=float, metavar='σ', help='σ')
     claim.add_argument('--clip-norm', type=float, metavar='c', help='c; default 1')
-    claim.add_argument(
-        '--expected-batch-size', type=float, metavar='B', help='what the sum is divided by'
-    )
+    claim.add_argument('--expected-batch-size', type=float, metavar='B', help='divides the sum')
     claim.add_argument('--sampling-prob', '--q', type=float, metavar='q', help='q; default 0.25')
     parser.add_argument('--seed', type=int, default=0, help='of the examination; default 0')
     return parser

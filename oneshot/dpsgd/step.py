@@ -202,7 +202,10 @@ def make_step(
         seen = Observation(params, new_params, gradient, residual)
         attacking = attacks_on(canaries).items()
         audits = {name: attack.update(state.audits[name], seen) for name, attack in attacking}
-        average = _moving_average(state, new_params, ema_decay)
+        average = state.average
+        if ema_decay is not None:
+            decay = jnp.minimum(ema_decay, (1.0 + state.step) / (10.0 + state.step))
+            average = optax.incremental_update(new_params, average, 1.0 - decay)
         return constrained(State(new_params, opt_state, audits, state.step + 1, average)), stats
 
     return init, step
@@ -232,14 +235,6 @@ def _with_key(
     if augment is None:
         return None
     return jax.vmap(lambda index, example: augment(jax.random.fold_in(key, index), example))
-
-
-def _moving_average(state: State, new_params: PyTree, ema_decay: float | None) -> PyTree:
-    """The exponential moving average of the parameters after a step."""
-    if ema_decay is None:
-        return state.average
-    decay = jnp.minimum(ema_decay, (1.0 + state.step) / (10.0 + state.step))
-    return optax.incremental_update(new_params, state.average, 1.0 - decay)
 
 
 def check_coins(canaries: Canaries, included: jax.Array | None) -> None:

@@ -12,17 +12,11 @@ from oneshot.results.methods import METHODS
 
 
 class Selection(NamedTuple):
-    """What a config says is reported, before the run.
+    """What a config says is reported, before the run."""
 
-    Attributes:
-        scores: all that the attacks give, the paper's among them.
-        headline: the name of one of them, or 'best'.
-        methods: those that are reported of each score, by its name.
-    """
-
-    scores: tuple[Score, ...]
-    headline: str
-    methods: dict[str, tuple[str, ...]]
+    scores: tuple[Score, ...]  # all that the attacks give, the paper's among them
+    headline: str  # the name of one of them, or 'best'
+    methods: dict[str, tuple[str, ...]]  # those that are reported of each score, by its name
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -89,13 +83,9 @@ def mechanisms(
     config: ml_collections.ConfigDict, chosen: tuple[Score, ...], sigma: float, batch: float
 ) -> dict[str, Scoring]:
     """The claim as the scores measure it, by name, for those whose law is known."""
+    sizes = config.dp.clip_norm, batch, config.learning_rate
     return {
-        score.name: score.scoring(
-            DPSGD(sigma, config.dp.sampling_prob, config.steps),
-            clip_norm=config.dp.clip_norm,
-            expected_batch_size=batch,
-            learning_rate=config.learning_rate,
-        )
+        score.name: score.scoring(DPSGD(sigma, config.dp.sampling_prob, config.steps), *sizes)
         for score in chosen
         if _law_is_known(config, score)
     }

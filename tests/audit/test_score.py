@@ -38,15 +38,14 @@ def test_every_signal_is_weighed_in_every_way():
     ],
 )
 def test_the_law_of_a_score_has_its_scale(name, scale):
-    sizes = {'clip_norm': 0.5, 'expected_batch_size': 20.0, 'learning_rate': 0.3}
-    scoring = SCORES[name].scoring(CLAIM, **sizes)
+    scoring = SCORES[name].scoring(CLAIM, clip_norm=0.5, batch=20.0, learning_rate=0.3)
     assert (scoring.claim, scoring.weighing) == (CLAIM, SCORES[name].weighing)
     assert scoring.scale == pytest.approx(scale)
 
 
 def test_the_scale_of_iterates_is_not_known_without_the_learning_rate():
-    assert SCORES['iterates'].scoring(CLAIM, clip_norm=0.5, expected_batch_size=20.0) is None
-    assert SCORES['iterates_llr'].scoring(CLAIM, clip_norm=0.5, expected_batch_size=20.0).scale == 1
+    assert SCORES['iterates'].scoring(CLAIM, clip_norm=0.5, batch=20.0) is None
+    assert SCORES['iterates_llr'].scoring(CLAIM, clip_norm=0.5, batch=20.0).scale == 1
 
 
 def test_bad_input():

@@ -114,10 +114,7 @@ def lay_out(runner: Runner, rng: np.random.Generator) -> Canaries:
 
 
 def _widest(rooms: list[int], most: int) -> tuple[int, list[int]]:
-    """How many spread canaries, and over which leaves, so that they take most coordinates.
-
-    Each leaf keeps a tenth of its room. There are none if only one leaf has room for them.
-    """
+    """How many spread canaries, and over which leaves, take most; each leaf keeps a tenth."""
     best = 0, []
     for room in rooms:
         spread = min(most, int(room / 1.1))

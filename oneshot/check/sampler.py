@@ -72,10 +72,7 @@ def _rate(drawn: np.ndarray, q: float) -> Finding:
 
 
 def _dispersion(check: str, sums: np.ndarray, trials: int) -> Finding:
-    """The variance of the sums, against a gamma distribution of the same mean and variance.
-
-    The rate is measured: one that is lower than claimed is none of this check's business.
-    """
+    """The variance of the sums, at the measured rate, against a gamma distribution like it."""
     q = float(sums.mean()) / trials
     variance, seen = trials * q * (1.0 - q), float(np.var(sums, ddof=1))
     expected = f'a variance of {variance:.4g}, as independent draws have'

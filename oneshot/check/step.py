@@ -92,8 +92,7 @@ class Step:
 class Example(NamedTuple):
     """An example whose gradient the doctor chooses.
 
-    Its loss is weight·loss_fn(params, natural) + size·Σ_j w_j + dense·Σ_i w_i, with j the
-    places and i all coordinates of the flattened parameters.
+    Its loss is weight·loss_fn(params, natural) + size·Σ w_j over the places + dense·Σ w_i over all.
     """
 
     natural: PyTree

@@ -134,10 +134,7 @@ def distribution(sigma: float, q: float, steps: int, points: float = 30.0) -> An
     deviation = q * math.sqrt(math.expm1(min(1.0 / sigma**2, 100.0)))
     largest = math.log1p(q * math.expm1(min(9.0 / sigma + 0.5 / sigma**2, 700.0)))  # of a loss
     interval = max(min(deviation, 0.3) / points, largest / 50_000)
-    return (
-        _library()
-        .pld.privacy_loss_distribution.from_gaussian_mechanism(
-            sigma, value_discretization_interval=interval, sampling_prob=q
-        )
-        .self_compose(steps)
+    step = _library().pld.privacy_loss_distribution.from_gaussian_mechanism(
+        sigma, value_discretization_interval=interval, sampling_prob=q
     )
+    return step.self_compose(steps)

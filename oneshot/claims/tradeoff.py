@@ -106,19 +106,15 @@ def dpsgd_eps_lower_bound(
 @functools.cache
 def _ends(q: float, steps: int) -> tuple[int, int]:
     """The first and last position at which `dpsgd_eps_lower_bound` looks."""
-    most = math.ceil(
-        math.log(max(1.0, accounting.gaussian_guess(1e-3, q, steps))) / _STEP / _COARSE
-    )
-    least = math.ceil(math.log(_LEAST_SIGMA) / _STEP / _COARSE)
-    proven = least + bisect_left(
-        range(least, most),
-        True,
-        key=lambda k: (
-            accounting.renyi_eps(math.exp(k * _COARSE * _STEP), q, steps, 1e-5)
-            <= accounting.LARGEST_EPS
-        ),
-    )
-    return proven * _COARSE, most * _COARSE
+
+    def proven(k: int) -> bool:
+        sigma = math.exp(k * _COARSE * _STEP)
+        return accounting.renyi_eps(sigma, q, steps, 1e-5) <= accounting.LARGEST_EPS
+
+    ends = _LEAST_SIGMA, max(1.0, accounting.gaussian_guess(1e-3, q, steps))
+    least, most = (math.ceil(math.log(sigma) / _STEP / _COARSE) for sigma in ends)
+    least += bisect_left(range(least, most), True, key=proven)
+    return least * _COARSE, most * _COARSE
 
 
 @functools.cache

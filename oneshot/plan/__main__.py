@@ -7,6 +7,7 @@ fixed before any score is seen. If the claim is wrong, it is still valid, and pe
 
 import argparse
 import dataclasses
+import functools
 import math
 import pathlib
 import sys
@@ -48,22 +49,19 @@ def main(argv: list[str] | None = None, prog: str | None = None) -> int:
 def _parser(prog: str) -> argparse.ArgumentParser:
     description = 'What an audit in one run will see, and how many guesses are best for it.'
     parser = command.make_parser(prog, _USAGE, description, _EPILOG)
-    parser.add_argument('--m', type=float, required=True, help='the number of canaries')
+    number = functools.partial(parser.add_argument, type=float)
+    number('--m', required=True, help='the number of canaries')
     noise = parser.add_mutually_exclusive_group(required=True)
     noise.add_argument('--eps', type=float, metavar='ε', help='the claimed ε, from which σ follows')
     noise.add_argument('--noise-multiplier', '--sigma', type=float, metavar='σ', help='σ')
-    parser.add_argument('--delta', type=float, required=True, metavar='δ', help='δ in [0, 1]')
-    parser.add_argument(
-        '--sampling-prob', '--q', type=float, default=1.0, metavar='q', help='q; default 1'
-    )
-    parser.add_argument('--steps', type=float, default=1, help='default 1')
-    parser.add_argument('--confidence', type=float, default=0.95, help='default 0.95')
+    number('--delta', required=True, metavar='δ', help='δ in [0, 1]')
+    number('--sampling-prob', '--q', default=1.0, metavar='q', help='q; default 1')
+    number('--steps', default=1, help='default 1')
+    number('--confidence', default=0.95, help='default 0.95')
     parser.add_argument('--score', default='llr', help=f'{", ".join(WEIGHINGS)}; default llr')
     parser.add_argument('--method', default='one_run', help=f'{", ".join(PLANNED_METHODS)}')
-    parser.add_argument('--interference', type=float, default=0.0, help='default 0; see below')
-    parser.add_argument(
-        '--target-eps-lb', type=float, metavar='ε', help='an ε_LB: how many canaries does it take?'
-    )
+    number('--interference', default=0.0, help='default 0; see below')
+    number('--target-eps-lb', metavar='ε', help='an ε_LB: how many canaries does it take?')
     parser.add_argument('--plot', type=pathlib.Path, metavar='FILE', help='a .png to draw')
     return parser
 

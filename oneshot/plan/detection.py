@@ -53,16 +53,15 @@ def detectable_violation(
         The violation, to 1 % in σ. None if no σ down to a 64th of the claimed one is noticed
         so often, as where there are too few guesses.
     """
-    rules = _rules(audit) if rules is None else list(rules)
-    tests = [(rule, _power(audit, rule, eps)) for rule in rules]
-    tests = [(rule, test) for rule, test in tests if test is not None]
+    rules = _rules(audit) if rules is None else rules
+    tests = {rule: test for rule in rules if (test := _power(audit, rule, eps)) is not None}
     if not tests:
         return None
     sigma = audit.scoring.claim.noise_multiplier
 
     def noticed(share: float) -> tuple[float, Rule]:
         law = audit.scoring.law(sigma * share)
-        return max(((test(law), rule) for rule, test in tests), key=lambda pair: pair[0])
+        return max(((test(law), rule) for rule, test in tests.items()), key=lambda pair: pair[0])
 
     # Less noise need not be noticed more often: a threshold and `llr` are for the claimed one.
     high, *shares = np.geomspace(1.0, _LEAST_NOISE, _NOISES).tolist()
@@ -80,7 +79,7 @@ def detectable_violation(
             low, rule = middle, better
         else:
             high = middle
-    test, still_noticed = dict(tests)[rule], low
+    test, still_noticed = tests[rule], low
     for share in (share for share in shares if share < low):
         if test(audit.scoring.law(sigma * share)) < power:
             return Violation(low * sigma, rule, still_noticed * sigma)
@@ -138,10 +137,10 @@ def _power_of_threshold(
 
     def power(law: Law) -> float:
         hits, alarms = expected.rates(law, rule.value)
-        points, shares = expected.normal_quadrature()
         spread = math.sqrt(n_out * alarms * (1.0 - alarms))
-        counts = np.clip(n_out * alarms + spread * points, 0.0, n_out)
+        counts = np.clip(n_out * alarms + spread * expected.NORMAL_POINTS, 0.0, n_out)
         hits_needed = np.ceil(np.interp(counts, nodes, needed))
-        return float(shares @ scipy.stats.binom.sf(hits_needed - 1, n_in, hits) / shares.sum())
+        chances = scipy.stats.binom.sf(hits_needed - 1, n_in, hits)
+        return float(expected.NORMAL_WEIGHTS @ chances / expected.NORMAL_WEIGHTS.sum())
 
     return power

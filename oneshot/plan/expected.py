@@ -1,6 +1,7 @@
 """The expected ε_LB of an audit, for any choice of guesses, from the law of the scores."""
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Callable
 
@@ -10,8 +11,7 @@ import scipy
 from oneshot import inputs
 from oneshot.plan.score_law import Law, Scoring
 from oneshot.results import guess
-from oneshot.results.methods import METHODS
-from oneshot.results.tally import ConfusionCounts, Tally
+from oneshot.results.methods import METHODS, ConfusionCounts, Tally
 
 PLANNED_METHODS = tuple(name for name, method in METHODS.items() if not method.pairs)
 # Those for which (k_plus, k_minus) is chosen; for `weighted` it is weights.
@@ -21,6 +21,8 @@ COUNT_METHODS = tuple(
 MOST_CANARIES = 10**7
 LATTICE = 8  # weights are multiples of its inverse
 
+# Points and weights for the mean of a function of a standard normal.
+NORMAL_POINTS, NORMAL_WEIGHTS = np.polynomial.hermite_e.hermegauss(5)
 _NODES = 25  # numbers of wrong guesses at which a bound is computed, if there are more
 
 Rule = tuple[int, int] | guess.Ranked | guess.Threshold | None
@@ -176,11 +178,6 @@ def _wrong_weight(law: Law, weights: np.ndarray) -> np.ndarray:
     return np.maximum(0.0, chances)
 
 
-def normal_quadrature() -> tuple[np.ndarray, np.ndarray]:
-    """Points and weights for the mean of a function of a standard normal."""
-    return np.polynomial.hermite_e.hermegauss(5)
-
-
 def rates(law: Law, threshold: float) -> tuple[float, float]:
     """How often a canary that is in, and one that is out, scores above a threshold."""
     above = np.interp(threshold, law.points, law.above_in)
@@ -200,14 +197,12 @@ def expected_for_threshold(audit: AuditSetting, law: Law, threshold: float) -> f
     """The mean over the normal distributions of both rates."""
     half = audit.m / 2.0
     (hits, alarms), total = rates(law, threshold), 0.0
-    points, shares = normal_quadrature()
     spread = [math.sqrt(rate * (1.0 - rate) / half) for rate in (hits, alarms)]
-    nodes = list(zip(points.tolist(), shares.tolist(), strict=True))
-    for x, x_share in nodes:
-        for y, y_share in nodes:
-            tally = tally_for_rates(audit.m, hits + x * spread[0], alarms + y * spread[1])
-            total += x_share * y_share * audit.eps_lb(tally)
-    return total / float(shares.sum()) ** 2
+    nodes = list(zip(NORMAL_POINTS.tolist(), NORMAL_WEIGHTS.tolist(), strict=True))
+    for (x, x_weight), (y, y_weight) in itertools.product(nodes, repeat=2):
+        tally = tally_for_rates(audit.m, hits + x * spread[0], alarms + y * spread[1])
+        total += x_weight * y_weight * audit.eps_lb(tally)
+    return total / float(NORMAL_WEIGHTS.sum()) ** 2
 
 
 def expected_for_gaussian_pair(audit: AuditSetting, law: Law) -> float:
@@ -217,11 +212,10 @@ def expected_for_gaussian_pair(audit: AuditSetting, law: Law) -> float:
     pooled = 0.5 * (var_in + var_out)
     shift = (mean_in - mean_out) / math.sqrt(pooled)
     spread = math.sqrt((var_in + var_out) / (pooled * half) + shift**2 / (2.0 * audit.m))
-    points, shares = normal_quadrature()
     n_in = max(2, audit.m // 2)
     signs = np.where(np.arange(n_in) % 2 == 0, 1.0, -1.0)
     values = []
-    for z in points.tolist():
+    for z in NORMAL_POINTS.tolist():
         samples = signs + shift + z * spread, signs[: max(2, audit.m - n_in)]
         values.append(audit.eps_lb(Tally(m=audit.m, r=0, v=0, samples=samples)))
-    return float(shares @ values / shares.sum())
+    return float(NORMAL_WEIGHTS @ values / NORMAL_WEIGHTS.sum())

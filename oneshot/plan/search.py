@@ -127,10 +127,7 @@ def _best_weights(audit: AuditSetting) -> Plan:
                 rule = rules[first, width] = guess.Ranked(tuple(weights.tolist()))
                 values[first, width] = expected.expected_for_guesses(audit, law, rule, 3)
     if not values:  # nothing is to be expected
-        k_plus, k_minus = guess.preset(m)
-        weights = np.concatenate(
-            [-np.ones(k_minus), np.zeros(m - k_plus - k_minus), np.ones(k_plus)]
-        )
+        weights = guess.top_k(np.arange(m), *guess.preset(m)).astype(float)
         return Plan(audit, guess.Ranked(tuple(weights.tolist())), {})
     chosen = max(values, key=values.get)
     return Plan(audit, rules[chosen], values)
@@ -187,10 +184,7 @@ def canaries_needed(audit: AuditSetting, eps_lb: float) -> int | None:
         low = max(2, high // 4)
     while high - low > max(1, 0.02 * low):
         middle = round(math.sqrt(low * high))
-        if enough(middle):
-            high = middle
-        else:
-            low = middle
+        low, high = (low, middle) if enough(middle) else (middle, high)
     return high
 
 

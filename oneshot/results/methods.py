@@ -10,8 +10,32 @@ import numpy as np
 
 from oneshot import bounds, inputs
 from oneshot.claims import tradeoff
+from oneshot.claims.claim import DPSGD
 from oneshot.results.result import AuditResult
-from oneshot.results.tally import Tally
+
+
+class ConfusionCounts(NamedTuple):
+    """How many are guessed "in", of the canaries that are in and of those that are out."""
+
+    n_in: int
+    hits: int  # of n_in
+    n_out: int
+    alarms: int  # of n_out
+
+
+@dataclasses.dataclass(frozen=True)
+class Tally:
+    """What the guesses came to: all that a method may see."""
+
+    m: int
+    r: int
+    v: float
+    weights: np.ndarray | None = None  # |T|, where the guesses are not all ±1
+    k_plus: int | None = None
+    k_minus: int | None = None
+    confusion: ConfusionCounts | None = None  # where a threshold was fixed beforehand
+    samples: tuple[np.ndarray, np.ndarray] | None = None  # the scores of "in" and "out"
+    claim: DPSGD | None = None  # what is known of the algorithm
 
 
 class Bound(NamedTuple):

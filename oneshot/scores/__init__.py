@@ -1,7 +1,7 @@
 """The front door for scores from anywhere: to guesses, to a tally, to a result.
 
 `front_door` audits scores and guesses, `any_algorithm` makes scores of any algorithm, and `tables`
-reads them from files.
+reads them from files and joins them by name.
 """
 
 from oneshot.scores.any_algorithm import audit_algorithm

@@ -13,12 +13,10 @@ from oneshot.claims.claim import DPSGD
 from oneshot.json_text import number_text
 from oneshot.plan.score_law import Scoring
 from oneshot.results import guess
-from oneshot.results.methods import METHODS, audit_tally
+from oneshot.results.methods import METHODS, Tally, audit_tally
 from oneshot.results.result import ASSUMPTIONS, AuditResult
-from oneshot.results.tally import Tally
 from oneshot.scores.front_door import audit_scores, pool
-from oneshot.scores.ids import join
-from oneshot.scores.tables import column, read
+from oneshot.scores.tables import column, join, read
 
 _USAGE = """--m M --r R --v V --delta DELTA [option ...]
        %(prog)s --scores FILE [...] --delta DELTA [option ...]"""
@@ -40,21 +38,16 @@ def main(argv: list[str] | None = None, prog: str | None = None) -> int:
 def _parser(prog: str) -> argparse.ArgumentParser:
     description = 'A lower bound on ε from the number of right guesses, or from scores.'
     parser = command.make_parser(prog, _USAGE, description, _EPILOG)
+    paths = {'type': pathlib.Path, 'nargs': '+', 'metavar': 'FILE'}
     counts = parser.add_argument_group('from counts')
     counts.add_argument('--m', type=float, help='the number of canaries')
     counts.add_argument('--r', type=float, help='the number of guesses')
     counts.add_argument('--v', type=float, help='the number of right guesses')
     files = parser.add_argument_group('from scores')
-    files.add_argument(
-        '--scores', type=pathlib.Path, nargs='+', metavar='FILE', help='.npz or .csv, one a run'
-    )
-    files.add_argument(
-        '--coins', type=pathlib.Path, nargs='+', metavar='FILE', help='the coins, if apart'
-    )
-    files.add_argument('--k-plus', type=float, metavar='K', help='the number of guesses "included"')
-    files.add_argument(
-        '--k-minus', type=float, metavar='K', help='the number of guesses "excluded"'
-    )
+    files.add_argument('--scores', **paths, help='.npz or .csv, one a run')
+    files.add_argument('--coins', **paths, help='the coins, if apart')
+    for flag, words in ('--k-plus', '"included"'), ('--k-minus', '"excluded"'):
+        files.add_argument(flag, type=float, metavar='K', help=f'the number of guesses {words}')
     files.add_argument('--threshold', type=float, help='guess "included" above it')
     files.add_argument('--guesses', help=f'{", ".join(guess.NAMED_RULES)}; default planned')
     known = parser.add_argument_group(

@@ -15,10 +15,9 @@ from oneshot.plan.expected import PLANNED_METHODS, AuditSetting
 from oneshot.plan.score_law import Scoring
 from oneshot.plan.search import plan_guesses
 from oneshot.results import guess
-from oneshot.results.methods import METHODS, audit_tally, require_fields
+from oneshot.results.methods import METHODS, ConfusionCounts, Tally, audit_tally, require_fields
 from oneshot.results.result import AuditResult
-from oneshot.results.tally import ConfusionCounts, Tally
-from oneshot.scores.ids import join
+from oneshot.scores.tables import join
 
 Rule = str | tuple[int, int] | guess.RuleClass
 
@@ -205,13 +204,8 @@ def pool(runs: Sequence[tuple[ArrayLike, ArrayLike]]) -> tuple[np.ndarray, np.nd
 def choose_rule(guesses: Rule, m: int, **options: Any) -> tuple[str, Any]:
     """How `audit_scores` chooses guesses with these options, decided before any score is seen.
 
-    Args:
-        guesses: as in `audit_scores`.
-        m: the number of canaries.
-        **options: delta, confidence, method and mechanism.
-
-    Returns:
-        The name of the rule, a key of `oneshot.guess.RULES`, and what it comes to for m canaries.
+    Returns the name of the rule, a key of `oneshot.guess.RULES`, and what it comes to for m
+    canaries. The options are delta, confidence, method and mechanism.
     """
     if isinstance(guesses, str) and guesses in guess.NAMED_RULES:
         if guesses == 'planned':

@@ -10,8 +10,7 @@ from mpmath import mpf
 from oneshot import bounds
 from oneshot.bounds.assuming import fdp
 from oneshot.results import guess
-from oneshot.results.methods import audit_tally
-from oneshot.results.tally import Tally
+from oneshot.results.methods import Tally, audit_tally
 from tests import reference  # sets 50 digits
 
 

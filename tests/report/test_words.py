@@ -9,8 +9,7 @@ from oneshot.claims import DPSGD
 from oneshot.report import words
 from oneshot.results import guess
 from oneshot.results.guess import RULES
-from oneshot.results.methods import audit_tally
-from oneshot.results.tally import Tally
+from oneshot.results.methods import Tally, audit_tally
 from oneshot.scores.front_door import audit_scores
 
 

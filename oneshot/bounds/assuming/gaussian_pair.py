@@ -17,6 +17,7 @@ from oneshot import inputs
 from oneshot.bounds.gaussian import gaussian_eps
 
 _REACH = 1e-30  # the probability that integrals leave out on either side
+_leggauss = functools.cache(np.polynomial.legendre.leggauss)  # 256 nodes take 10 ms
 
 
 def gaussian_pair_eps(
@@ -109,12 +110,6 @@ def _t_statistic(scores_in: ArrayLike, scores_out: ArrayLike) -> tuple[float, in
     return gap / math.sqrt(squares / freedom) * scale, freedom, scale
 
 
-@functools.cache
-def _rule() -> tuple[np.ndarray, np.ndarray]:
-    """Nodes and weights of an integral over [−1, 1]; they take 10 ms."""
-    return np.polynomial.legendre.leggauss(256)
-
-
 def _noncentral_t_tail(t: float, freedom: int, shift: float) -> float:
     """P[(Z + shift) / S ≥ t] for a normal Z and S² of `freedom` degrees, to 1e-12.
 
@@ -128,7 +123,7 @@ def _noncentral_t_tail(t: float, freedom: int, shift: float) -> float:
     steep = np.array([shift - 10.0, shift + 10.0]) / max(t, 1e-300)
     ends = np.concatenate([[low], np.clip(steep, low, high), [high]])
     middle, half = 0.5 * (ends[1:] + ends[:-1]), 0.5 * np.diff(ends)
-    nodes, weights = _rule()
+    nodes, weights = _leggauss(256)
     s = middle[:, np.newaxis] + np.multiply.outer(half, nodes)
     log_density = (freedom - 1.0) * np.log(s) - 0.5 * freedom * (s - 1.0) * (s + 1.0)
     weights = np.multiply.outer(half, weights) * np.exp(log_density - log_density.max())

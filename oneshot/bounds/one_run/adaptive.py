@@ -82,9 +82,8 @@ def adaptive_eps_lower_bound(
     """Lower bound on ε when r was chosen from the scores (Corollary adap_T).
 
     At most the true ε with probability at least `confidence`, under (ε, δ)-DP
-    alone: ε is rejected where P[Binomial(r, e^ε / (e^ε + 1)) ≥ v − τ] ≤ γ. The
-    number and choice of guesses may depend on the scores in any way, never on
-    the coins. With δ = 0 it equals `eps_lower_bound`.
+    alone: ε is rejected where P[Binomial(r, e^ε / (e^ε + 1)) ≥ v − τ] ≤ γ.
+    Conditions as in `adaptive_p_value`. With δ = 0 it equals `eps_lower_bound`.
     """
     m, r, v = inputs.counts(m, r, v)
     gamma, tau, _ = adaptive_split(m, delta, confidence)

@@ -43,44 +43,11 @@ def approx_p_value(
         delta: the claimed δ.
         p: the probability of inclusion, in (0, 1).
     """
-    m, k_plus, k_minus, v, p = _checked(m, k_plus, k_minus, v, p)
-    return _p_value(m, k_plus, k_minus, v, inputs.eps(eps), inputs.delta(delta), p)
-
-
-def approx_eps_lower_bound(
-    m: int,
-    k_plus: int,
-    k_minus: int,
-    v: int,
-    delta: float,
-    confidence: float = 0.95,
-    p: float = 0.5,
-) -> float:
-    """Lower bound on ε by Proposition approx and Lemma testci.
-
-    At most the true ε with probability at least `confidence`, under (ε, δ)-DP
-    alone. Arguments and conditions as in `approx_p_value`.
-    """
-    m, k_plus, k_minus, v, p = _checked(m, k_plus, k_minus, v, p)
-    delta, confidence = inputs.delta(delta), inputs.confidence(confidence)
-    return largest_rejected_eps(
-        lambda eps: _p_value(m, k_plus, k_minus, v, eps, delta, p), 1.0 - confidence
-    )
-
-
-def _checked(
-    m: int, k_plus: int, k_minus: int, v: int, p: float
-) -> tuple[int, int, int, int, float]:
     k_plus = inputs.count('k_plus, the number of guesses "included",', k_plus, 0)
     k_minus = inputs.count('k_minus, the number of guesses "excluded",', k_minus, 0)
     m, _, v = inputs.counts(m, k_plus + k_minus, v)
     p = inputs.real('p, the probability of inclusion,', p, 0.0, 1.0, ends='()')
-    return m, k_plus, k_minus, v, p
-
-
-def _p_value(
-    m: int, k_plus: int, k_minus: int, v: int, eps: float, delta: float, p: float
-) -> float:
+    eps, delta = inputs.eps(eps), inputs.delta(delta)
     if v == 0 or eps > binomial.ALL_RIGHT:
         return 1.0
     odds = math.log(p) - math.log1p(-p)
@@ -104,6 +71,26 @@ def _p_value(
     if budget <= i[steepest]:
         return min(1.0, beta + budget * float(mass[steepest]) / int(i[steepest]))
     return min(1.0, beta + float(np.interp(budget, i, mass)))
+
+
+def approx_eps_lower_bound(
+    m: int,
+    k_plus: int,
+    k_minus: int,
+    v: int,
+    delta: float,
+    confidence: float = 0.95,
+    p: float = 0.5,
+) -> float:
+    """Lower bound on ε by Proposition approx and Lemma testci.
+
+    At most the true ε with probability at least `confidence`, under (ε, δ)-DP
+    alone. Arguments and conditions as in `approx_p_value`.
+    """
+    confidence = inputs.confidence(confidence)
+    return largest_rejected_eps(
+        lambda eps: approx_p_value(m, k_plus, k_minus, v, eps, delta, p), 1.0 - confidence
+    )
 
 
 def _bulk(parts: list[tuple[int, float]]) -> tuple[int, np.ndarray]:

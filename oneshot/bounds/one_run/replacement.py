@@ -44,8 +44,7 @@ def replacement_eps_lower_bound(
     Corollary ternary, Lemma testci). For the ε of replacement itself, which is
     up to twice as large, use `eps_lower_bound`.
     """
-    m, r, v = inputs.counts(m, r, v)
-    delta, confidence = inputs.delta(delta), inputs.confidence(confidence)
+    confidence = inputs.confidence(confidence)
     return largest_rejected_eps(
         lambda eps: replacement_p_value(m, r, v, eps, delta), 1.0 - confidence
     )

@@ -44,9 +44,8 @@ def p_value(m: int, r: int, v: ArrayLike, eps: ArrayLike, delta: float) -> float
         raise ValueError(
             f'v and eps must broadcast together, but shapes {v.shape} and {eps.shape} were given.'
         ) from None
-    pairs = zip(v.ravel().tolist(), eps.ravel().tolist(), strict=True)
-    values = [_p_value(m, r, one_v, one_eps, delta) for one_v, one_eps in pairs]
-    return values[0] if v.ndim == 0 else np.array(values).reshape(v.shape)
+    values = np.vectorize(lambda v, eps: _p_value(m, r, v, eps, delta), otypes=[float])(v, eps)
+    return values if v.ndim else values.item()
 
 
 def _p_value(m: int, r: int, v: int, eps: float, delta: float) -> float:
@@ -62,13 +61,7 @@ def eps_lower_bound(m: int, r: int, v: int, delta: float, confidence: float = 0.
     Corollary ternary through Lemma testci: if M is (ε, δ)-DP, the returned
     value is at most ε with probability at least `confidence`. Assumes nothing
     about M beyond (ε, δ)-DP; r and δ are fixed before the scores are seen.
-
-    Args:
-        m: the number of canaries, each included by a fair coin of its own.
-        r: the number of guesses, abstentions left out.
-        v: the number of right guesses.
-        delta: δ in [0, 1].
-        confidence: 1 − the probability that the bound may be wrong.
+    Arguments as in `p_value`, but v is one number.
 
     Returns:
         The largest ε whose p-value is at most 1 − confidence, to 1e-11; 0 if ε = 0 is not rejected.

@@ -92,8 +92,7 @@ def _p_value(weights: np.ndarray, v: float, eps: float, delta: float) -> float:
 def _equal_survival(weight: float, r: int, eps: float, v: float) -> _Survival:
     """x ↦ P[weight · Binomial(r, q) ≥ x] for x ≤ v."""
     k = binomial.window(r, eps, math.ceil(v / weight - _NEAR))
-    tail = np.cumsum(np.exp(binomial.log_pmf(k, r, eps))[::-1])[::-1]
-    tail = np.minimum(1.0, tail)
+    tail = np.minimum(1.0, np.cumsum(np.exp(binomial.log_pmf(k, r, eps))[::-1])[::-1])
     tail[0] = 1.0  # all but 1e-17
 
     def survival(x: np.ndarray) -> np.ndarray:

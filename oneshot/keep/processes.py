@@ -12,6 +12,7 @@ import json
 import os
 import signal
 import sys
+import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -37,6 +38,8 @@ _LOST = (
 )
 _MIN_ROOM = 12  # a message takes 2 to the power of this bytes or more
 _PASSED_ON = {'ValueError': ValueError, 'OSError': OSError}  # as they are, to other processes
+# How this process ends if JAX aborts it; without last words as long as it is the only one.
+_ending = types.SimpleNamespace(status=1, last_words=None)
 RUNTIME_ERRORS = MemoryError, jax.errors.JaxRuntimeError  # of the machine, not of the input
 
 
@@ -57,15 +60,13 @@ def start(address: str | None, number: int | None, id: int | None) -> None:
     address = env.get('JAX_COORDINATOR_ADDRESS') if address is None else address
     launched = any(mark in env and (_number(name) or 1) > 1 for name, mark in _LAUNCHERS.items())
     launched |= any(',' in env.get(name, '') for name in _HOSTS)
+    if number == 1 or (number is None and address is None and not launched):
+        return
     if address is None and not launched:
-        if number not in (None, 1):
-            raise ValueError(
-                f'address must be given, HOST:PORT of the first process, where number is {number}.'
-            )
-        return
-    if number == 1:
-        return
-    if address is not None and not launched and None in (number, id):
+        raise ValueError(
+            f'address must be given, HOST:PORT of the first process, where number is {number}.'
+        )
+    if not launched and None in (number, id):
         raise ValueError(
             'address, number and id must be given together (or JAX_COORDINATOR_ADDRESS, '
             'JAX_NUM_PROCESSES and JAX_PROCESS_ID in the environment), '
@@ -77,7 +78,7 @@ def start(address: str | None, number: int | None, id: int | None) -> None:
     if number is not None and id is not None and id >= number:
         raise ValueError(f'id must be below number, but {id} and {number} were given.')
     jax.config.update('jax_enable_preemption_service', False)  # it would take SIGTERM from us
-    _Ending.last_words = _LOST
+    _ending.last_words = _LOST
     waits = {'heartbeat_timeout_seconds': _LOST_AFTER, 'shutdown_timeout_seconds': _SHUTDOWN}
     try:
         jax.distributed.initialize(address, number, id, **waits)
@@ -116,12 +117,11 @@ def on_first(function: Callable[..., Any], *arguments: Any) -> Any:
         try:
             message = {'result': function(*arguments)}
         except Exception as error:  # whatever it is: the others wait
-            problem = error
-            name = next((name for name in _PASSED_ON if isinstance(error, _PASSED_ON[name])), None)
-            text = (
-                str(error) if name else f'The first process failed: {type(error).__name__}: {error}'
-            )
-            message = {'kind': name, 'error': text}
+            problem, text = error, str(error)
+            kind = next((name for name in _PASSED_ON if isinstance(error, _PASSED_ON[name])), None)
+            if kind is None:
+                text = f'The first process failed: {type(error).__name__}: {error}'
+            message = {'kind': kind, 'error': text}
     message = json.loads(all_texts(json.dumps(message))[0])
     if problem is not None:
         raise problem
@@ -160,20 +160,13 @@ def exit_with(error: object, status: int) -> int:
     _say(error)
     if not jax.distributed.is_initialized():
         return status
-    _Ending.status, _Ending.last_words = status, ''
+    _ending.status, _ending.last_words = status, ''
     with contextlib.suppress(OSError):
         sys.stdout.flush()
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # what JAX prints while it shuts down is noise
     with contextlib.suppress(RuntimeError):  # the others may be lost
         jax.distributed.shutdown()
     os._exit(status)
-
-
-class _Ending:
-    """How this process ends if JAX aborts it."""
-
-    status = 1
-    last_words: str | None = None  # None as long as it is the only process
 
 
 def _say(error: object) -> None:
@@ -193,13 +186,13 @@ def last_words_on_abort() -> Iterator[None]:
 
     @ctypes.CFUNCTYPE(None, ctypes.c_int)
     def abort(_: int) -> None:
-        if _Ending.last_words is None:
+        if _ending.last_words is None:
             libc.signal(signal.SIGABRT, before)
             os.kill(os.getpid(), signal.SIGABRT)
             return
-        if _Ending.last_words:
-            _say(_Ending.last_words)
-        os._exit(_Ending.status)
+        if _ending.last_words:
+            _say(_ending.last_words)
+        os._exit(_ending.status)
 
     before = libc.signal(signal.SIGABRT, ctypes.cast(abort, ctypes.c_void_p))
     try:

@@ -29,16 +29,12 @@ class Diverged(Exception):
     status = 1
 
     def __init__(self, step: int, value: str, config: Any, kept: str = '') -> None:
-        self.step, self._value, self._config = step, value, config
+        self.step, self.value = step, value
         super().__init__(
             f'At step {step:,} of {config.steps:,}, {value} is not finite: the run diverged, and '
             f'was stopped. {kept}{" " if kept else ""}Try a smaller --config.learning_rate than '
             f'{config.learning_rate:g}; another config takes another --workdir, or --overwrite.'
         )
-
-    def with_kept(self, kept: str) -> 'Diverged':
-        """The same error, with a sentence about what is kept."""
-        return Diverged(self.step, self._value, self._config, kept)
 
 
 class Failed(RuntimeError):
@@ -56,7 +52,7 @@ def failing() -> Iterator[None]:
         raise Failed(f'The run failed: {one_line(error)}') from error
 
 
-class StopSignals:
+class StopSignals(contextlib.ExitStack):
     """Graceful stop, while it is entered.
 
     The first SIGTERM or SIGINT is noted in `received`, so that the run can finish its chunk and
@@ -64,22 +60,17 @@ class StopSignals:
     """
 
     def __init__(self) -> None:
+        super().__init__()
         self.received: signal.Signals | None = None
-        self._handlers_before = {}
 
     def __enter__(self) -> 'StopSignals':
         if threading.current_thread() is threading.main_thread():  # the only one that may
-            self._handlers_before = {
-                number: signal.signal(number, self._receive) for number in _STOP_SIGNALS
-            }
+            for number in _STOP_SIGNALS:
+                self.callback(signal.signal, number, signal.signal(number, self._receive))
         return self
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._handlers_before.items():
-            signal.signal(number, handler)
 
     def _receive(self, number: int, frame: object) -> None:
         self.received = signal.Signals(number)
-        self.__exit__()
+        self.close()
         advice = 'stops after this chunk, or now if it comes again'
         os.write(2, f'\noneshot: {self.received.name}: {advice}\n'.encode())  # print may be at work

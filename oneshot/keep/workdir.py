@@ -78,32 +78,29 @@ class Workdir:
 
     def _enter(self) -> None:
         """Locks the folder for this process, and gives it this config."""
-        self._lock = os.open(self.path / '.lock', os.O_RDWR | os.O_CREAT, 0o666)
-        with contextlib.ExitStack() as on_error:
-            on_error.callback(os.close, self._lock)
-            self._take()
-            on_error.pop_all()
-
-    def _take(self) -> None:
         import fcntl  # not on Windows, where a run without a workdir needs no lock
 
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            owner = os.read(self._lock, 20).decode(errors='replace').strip()
-            raise ValueError(
-                f'{self.path} is in use by another run, process {owner}; wait for it, or choose '
-                'another --workdir.'
-            ) from None
-        os.ftruncate(self._lock, 0)
-        os.write(self._lock, f'{os.getpid()}\n'.encode())
-        if self._overwrite:
-            for path in (path for name in _FILES_OF_A_RUN for path in self.path.glob(name)):
-                shutil.rmtree(path) if path.is_dir() else path.unlink()
-            self._overwrite = False
-        else:
-            self._check_config()  # again: until now, the folder was not locked
-        self._write_text('config.json', to_json(self._config))
+        with contextlib.ExitStack() as on_error:
+            self._lock = os.open(self.path / '.lock', os.O_RDWR | os.O_CREAT, 0o666)
+            on_error.callback(os.close, self._lock)
+            try:
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                owner = os.read(self._lock, 20).decode(errors='replace').strip()
+                raise ValueError(
+                    f'{self.path} is in use by another run, process {owner}; wait for it, or '
+                    'choose another --workdir.'
+                ) from None
+            os.ftruncate(self._lock, 0)
+            os.write(self._lock, f'{os.getpid()}\n'.encode())
+            if self._overwrite:
+                for path in (path for name in _FILES_OF_A_RUN for path in self.path.glob(name)):
+                    shutil.rmtree(path) if path.is_dir() else path.unlink()
+                self._overwrite = False
+            else:
+                self._check_config()  # again: until now, the folder was not locked
+            self._write_text('config.json', to_json(self._config))
+            on_error.pop_all()
 
     def _check_config(self) -> None:
         path = self.path / 'config.json'

@@ -1,1 +1,1 @@
-"""What people read of a run: words, table, page, plots, and the files of its folder."""
+"""What people read of a run: words, page, plots."""

@@ -6,8 +6,7 @@ from typing import Any
 
 from oneshot import files
 from oneshot.report import plots
-from oneshot.report.table import COLUMNS
-from oneshot.report.words import Results, headline_rows, result_rows, verdict
+from oneshot.report.words import COLUMNS, Results, headline_rows, result_rows, verdict
 from oneshot.results.result import AuditResult
 
 

@@ -54,7 +54,7 @@ def _scores(axes, curves: Curves, result: AuditResult) -> str:
     if result.k_plus:
         axes.axvline(ordered[-result.k_plus], color='tab:orange', linestyle='--')
     axes.set(xlabel='score', ylabel='canaries')
-    axes.legend()
+    axes.legend(loc='upper right')
     return 'Scores of the canaries that were in and out; beyond the dashed lines they are guessed.'
 
 
@@ -81,5 +81,5 @@ def _guesses(axes, curves: Curves, result: AuditResult) -> str:
     if curves.method == result.method:
         axes.plot(result.guesses, result.eps_lb, 'o', color='black', label='as fixed beforehand')
     axes.set(xlabel='guesses r', ylabel='ε', xscale='log', ylim=(0, None))
-    axes.legend()
+    axes.legend(loc='center right')
     return 'ε_LB as the number of guesses varies: for looking, not for choosing.'

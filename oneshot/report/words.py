@@ -1,7 +1,10 @@
-"""What a run leaves behind: the printed table and the files of its workdir."""
+"""What is said of a result: the verdict, and the tables, which are printed here."""
 
 import math
 from typing import Any
+
+from rich.console import Console
+from rich.table import Table
 
 from oneshot.json_text import number_text
 from oneshot.results.guess import RULES
@@ -9,6 +12,7 @@ from oneshot.results.methods import METHODS
 from oneshot.results.result import ASSUMPTIONS, AuditResult
 
 Results = dict[tuple[str, str], AuditResult]  # by score and method
+COLUMNS = ('score', 'method', 'ε_LB', 'right', 'kind', 'assumes')
 
 
 def verdict(result: AuditResult) -> str:
@@ -69,7 +73,7 @@ def headline_rows(about: dict[str, str], result: AuditResult) -> list[tuple[str,
 
 
 def result_rows(results: Results) -> list[tuple[str, ...]]:
-    """Every score by every method: score, method, ε_LB, right guesses, kind, assumption."""
+    """Every score by every method, as `COLUMNS` has it."""
     return [
         (
             score,
@@ -86,3 +90,31 @@ def result_rows(results: Results) -> list[tuple[str, ...]]:
 def _made(result: AuditResult) -> str:
     """The number of guesses, or their weight."""
     return f'{result.guesses:,}' if result.weight is None else f'{result.weight:,.5g}'
+
+
+def show(about: dict[str, str], score: str, result: AuditResult, results: Results) -> None:
+    """Prints the headline and, below it, its score by every method and every score by its own."""
+    console = Console()
+    table = Table(title='audit in one run', show_header=False, title_justify='left')
+    table.add_column(style='bold', no_wrap=True)
+    table.add_column(overflow='fold')
+    for row in headline_rows(about, result):
+        table.add_row(*row)
+    console.print(table)
+    rows, confidence = result_rows(results), next(iter(results.values())).confidence
+    of_score = [row[1:] for row in rows if row[0] == score]
+    of_method = [(row[0], *row[2:4]) for row in rows if row[1] == result.method]
+    title = f'{score} by every method, each with {100 * confidence:.4g} % confidence'
+    console.print(_table(title, COLUMNS[1:], of_score))
+    if len(of_method) > 1:
+        title = f'{result.method} of every score'
+        console.print(_table(title, (COLUMNS[0], *COLUMNS[2:4]), of_method))
+
+
+def _table(title: str, columns: tuple[str, ...], rows: list[tuple[str, ...]]) -> Table:
+    table = Table(title=title, title_justify='left')
+    for name in columns:
+        table.add_column(name, no_wrap=name != 'assumes')
+    for row in rows:
+        table.add_row(*row)
+    return table

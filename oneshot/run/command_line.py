@@ -9,9 +9,8 @@ import re
 import warnings
 from collections.abc import Iterator
 
-import ml_collections
 from absl import flags, logging
-from ml_collections import config_flags
+from ml_collections import ConfigDict, config_flags
 
 from oneshot import inputs
 from oneshot.keep import processes
@@ -26,7 +25,7 @@ _KINDS = {
     float: 'a number',
     str: 'text',
     tuple: 'a tuple',
-    ml_collections.ConfigDict: 'a dict',
+    ConfigDict: 'a dict',
 }
 
 
@@ -58,7 +57,7 @@ def split(arguments: list[str]) -> tuple[list[str], dict[str, list[str]]]:
     return others, overrides
 
 
-def read(name: str, overrides: dict[str, list[str]]) -> ml_collections.ConfigDict:
+def read(name: str, overrides: dict[str, list[str]]) -> ConfigDict:
     """The config of a name, as `load` has it, with overrides; a ValueError if it is wrong."""
     config, problems = load(name), settings.Problems()
     override(config, overrides, problems)
@@ -67,7 +66,7 @@ def read(name: str, overrides: dict[str, list[str]]) -> ml_collections.ConfigDic
     return config
 
 
-def join(config: ml_collections.ConfigDict, problems: settings.Problems) -> None:
+def join(config: ConfigDict, problems: settings.Problems) -> None:
     """Joins the other processes of the run, if what the config says of them makes sense."""
     keys = 'processes.address', 'processes.number', 'processes.id'
     flat = settings.flatten(config)
@@ -79,7 +78,7 @@ def join(config: ml_collections.ConfigDict, problems: settings.Problems) -> None
         warnings.simplefilter('ignore')  # the first tells of them
 
 
-def load(name: str) -> ml_collections.ConfigDict:
+def load(name: str) -> ConfigDict:
     """The config of `FILE.py`, or of a file of configs/ by its name; both with `:ARGUMENT`."""
     file, _, argument = name.partition(':')
     known = {path.stem: path for path in sorted(_CONFIGS.glob('*_[bw]b.py'))}
@@ -96,13 +95,13 @@ def load(name: str) -> ml_collections.ConfigDict:
         raise ValueError(
             f'{name} gives no config: {type(error).__name__}: {inputs.one_line(error)}'
         ) from error
-    if not isinstance(config, ml_collections.ConfigDict):
+    if not isinstance(config, ConfigDict):
         raise ValueError(f'get_config of {file} must give a ConfigDict, but gives {config!r}.')
     return config.lock()
 
 
 def override(
-    config: ml_collections.ConfigDict, overrides: dict[str, list[str]], problems: settings.Problems
+    config: ConfigDict, overrides: dict[str, list[str]], problems: settings.Problems
 ) -> None:
     """Sets what is right, and adds a problem for what is not."""
     for key, arguments in overrides.items():
@@ -118,9 +117,7 @@ def override(
             _set(config, key, arguments, problems)
 
 
-def _set(
-    config: ml_collections.ConfigDict, key: str, arguments: list[str], problems: settings.Problems
-) -> None:
+def _set(config: ConfigDict, key: str, arguments: list[str], problems: settings.Problems) -> None:
     """Sets one key, by the type that it has."""
     *parents, last = key.split('.')
     parent = functools.reduce(getattr, parents, config)

@@ -4,17 +4,24 @@ Here coins meet scores, and nowhere else in a run: a report is given what is com
 """
 
 import dataclasses
+import functools
+import importlib.metadata
+import pathlib
+import platform
+import shutil
+import subprocess
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
-from oneshot.report import provenance
 from oneshot.report.plots import Curves
 from oneshot.report.words import Results
 from oneshot.results.result import AuditResult
 from oneshot.run.preparation import Run
 from oneshot.scores.front_door import audit_scores
+
+_PACKAGES = 'oneshot', 'jax', 'jaxlib', 'flax', 'optax', 'dp-accounting', 'numpy', 'scipy'
 
 
 class Outcome(NamedTuple):
@@ -103,9 +110,22 @@ def record(run: Run, outcome: Outcome, accuracy: float, seconds: float) -> dict[
         'mesh': run.layout.shape,
         'processes': jax.process_count(),
         'seed': spec.config.seed,
-        **provenance.provenance(),
+        **provenance(),
         'rows': rows,
     }
+
+
+@functools.cache
+def provenance() -> dict[str, Any]:
+    """Which code and which libraries make a result."""
+    commit = None
+    if shutil.which('git'):
+        line = ['git', 'describe', '--always', '--dirty', '--abbrev=12']
+        folder = pathlib.Path(__file__).parent
+        done = subprocess.run(line, cwd=folder, capture_output=True, text=True, check=False)
+        commit = done.stdout.strip() or None  # None where this is not a checkout
+    versions = {name: importlib.metadata.version(name) for name in _PACKAGES}
+    return {'git': commit, 'versions': versions | {'python': platform.python_version()}}
 
 
 def read(record: dict[str, Any]) -> tuple[AuditResult, Results]:

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
-import ml_collections
 import numpy as np
 from flax import nnx
+from ml_collections import ConfigDict
 
 from oneshot import dpsgd
 from oneshot.audit import canaries, sharded_canaries
@@ -37,7 +37,7 @@ SHARED_STEP_KEYS = (
 class Spec(NamedTuple):
     """What is run and how it is audited: the config, and what follows from it."""
 
-    config: ml_collections.ConfigDict
+    config: ConfigDict
     n: int  # examples to train on, in all processes
     noise_multiplier: float
     expected_batch_size: float
@@ -108,7 +108,7 @@ class Run(NamedTuple):
 
 
 def prepare(
-    config: ml_collections.ConfigDict,
+    config: ConfigDict,
     workdir: Workdir | str | os.PathLike[str] | None = None,
     programs: dict[str, Program] | None = None,
 ) -> Run:
@@ -144,8 +144,7 @@ def prepare(
     dataset = datasets.load(seed=config.seed, **source)
 
     def build() -> nnx.Module:
-        shape = {'image': tuple(data.image), 'classes': data.classes}
-        return models.make(**validation.model_options(config), **shape, rngs=nnx.Rngs(model_key))
+        return models.make(**validation.model_options(config, data), rngs=nnx.Rngs(model_key))
 
     network, _ = models.split(nnx.eval_shape(build))
     params = layout.make(lambda: models.split(build())[1])
@@ -154,9 +153,10 @@ def prepare(
         return network(params, augmentation.scale(image))
 
     loss_fn = models.cross_entropy(apply)
+    train_loss = augmentation.mean_loss(loss_fn) if config.views else loss_fn
     canary_set, dataset = _make_canaries(config, canary_key, coin_key, params, dataset, layout)
-    spec = _make_spec(config, data.n, loss_fn, params, dataset)
-    init, program = _make_program(spec, apply, loss_fn, layout, programs)
+    spec = _make_spec(config, data.n, train_loss, params, dataset)
+    init, program = _make_program(spec, apply, loss_fn, train_loss, layout, programs)
     arrays = Arrays(
         state=layout.run(init, params, canary_set.placed),
         key=layout.place(run_key),
@@ -167,7 +167,7 @@ def prepare(
 
 
 def _make_canaries(
-    config: ml_collections.ConfigDict,
+    config: ConfigDict,
     key: jax.Array,
     coin_key: jax.Array,
     params: Any,
@@ -190,16 +190,8 @@ def _make_canaries(
     return CanarySet(chosen, placed, rows, coins, layout.place(included)), dataset
 
 
-def _train_loss(config: ml_collections.ConfigDict, loss_fn: LossFn) -> LossFn:
-    return augmentation.mean_loss(loss_fn) if config.views else loss_fn
-
-
 def _make_spec(
-    config: ml_collections.ConfigDict,
-    n: int,
-    loss_fn: LossFn,
-    params: Any,
-    dataset: datasets.Dataset,
+    config: ConfigDict, n: int, train_loss: LossFn, params: Any, dataset: datasets.Dataset
 ) -> Spec:
     dp, selected = config.dp, selection.select(config)
     batch = dp.sampling_prob * (n + validation.num_canaries(config) / 2)
@@ -209,9 +201,8 @@ def _make_spec(
     images, labels = dataset.train
     shape = (config.views, *images.shape[1:]) if config.views else images.shape[1:]
     example = jax.ShapeDtypeStruct(shape, images.dtype), jax.ShapeDtypeStruct((), labels.dtype)
-    strategy, size = choose_strategy(
-        _train_loss(config, loss_fn), params, example, batch=batch, strategy=config.strategy
-    )
+    options = {'batch': batch, 'strategy': config.strategy}
+    strategy, size = choose_strategy(train_loss, params, example, **options)
     confidence = config.audit.confidence
     if selected.headline == 'best':  # all scores share it (Bonferroni), so that the best holds
         confidence = 1.0 - (1.0 - confidence) / len(selected.scores)
@@ -247,6 +238,7 @@ def _make_program(
     spec: Spec,
     apply: Callable[..., jax.Array],
     loss_fn: LossFn,
+    train_loss: LossFn,
     layout: Layout,
     programs: dict[str, Program] | None,
 ) -> tuple[Callable[..., dpsgd.State], Program]:
@@ -264,7 +256,7 @@ def _make_program(
 
     def algorithm(sigma: Any, learning_rate: Any) -> tuple[Any, Any]:
         return dpsgd.make_step(
-            _train_loss(config, loss_fn),
+            train_loss,
             validation.make_optimizer(config, learning_rate),
             noise_multiplier=sigma,
             attacks=lambda placed: attacks(placed, sigma),

@@ -1,5 +1,6 @@
 """What is shown of a run while it goes on: progress, metrics, TensorBoard events."""
 
+import contextlib
 import os
 import pathlib
 import sys
@@ -14,49 +15,42 @@ from tensorboardX.proto import event_pb2
 
 from oneshot.dpsgd.step import Stats
 from oneshot.json_text import to_json
+from oneshot.keep import processes
 
 
-class Log:
+class Log(contextlib.ExitStack):
     """Progress while a run goes on: a bar on a terminal, plain lines on a pipe.
 
     With a directory, also `metrics.jsonl` and TensorBoard events. Whatever stands after
     `position`, the bytes of metrics that belong to the first `first` steps, is of a run that
-    was stopped, and is written anew. `quiet` shows nothing.
+    was stopped, and is written anew. Of several processes, the first alone shows and writes.
     """
 
     def __init__(
-        self,
-        directory: pathlib.Path | None,
-        steps: int,
-        first: int = 0,
-        position: int = 0,
-        *,
-        quiet: bool = False,
+        self, directory: pathlib.Path | None, steps: int, first: int = 0, position: int = 0
     ) -> None:
+        super().__init__()
+        is_first = processes.is_first()
         self._steps, self._shown, self._written = steps, first, first
-        self._accuracy, self._is_live = None, sys.stdout.isatty() and not quiet
-        self._prints_lines = not (self._is_live or quiet)
+        self._accuracy, self._is_live = None, is_first and sys.stdout.isatty()
+        self._prints_lines = is_first and not self._is_live
         speed = '{task.fields[speed]} steps/s, time left'
         columns = 'training', BarColumn(), MofNCompleteColumn(), speed, TimeRemainingColumn()
         self._bar = Progress(*columns, disable=not self._is_live)
         self._task = self._bar.add_task('training', total=steps, completed=first, speed='...')
         self._file = self._events = None
         self.position = 0
-        if directory is not None:
+        if directory is not None and is_first:
             self._file = os.open(directory / 'metrics.jsonl', os.O_RDWR | os.O_CREAT, 0o666)
             self.position = min(position, os.fstat(self._file).st_size)
             os.ftruncate(self._file, self.position)
             self._events = _Events(directory / 'events', first)
+            self.callback(self._events.close)
+            self.callback(os.close, self._file)
 
     def __enter__(self) -> 'Log':
-        self._bar.start()
+        self.enter_context(self._bar)
         return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bar.stop()
-        if self._file is not None:
-            os.close(self._file)
-            self._events.close()
 
     def write(self, step: int, stats: Stats, accuracy: float | None, seconds: float) -> None:
         """Logs a chunk of `train`; after an OSError it may be called again with the same."""
@@ -74,7 +68,7 @@ class Log:
             written = os.pwrite(self._file, line, self.position)
             if written < len(line):  # there was room for a part of it
                 os.pwrite(self._file, line[written:], self.position + written)
-            self._events.write(step, metrics)
+            self._events.write_scalars(step, metrics)
             self.position += len(line)
         self._written = step
         self._show(step, metrics['loss'], len(stats.examples) / seconds)
@@ -96,23 +90,20 @@ class Log:
             )
 
 
-class _Events:
+class _Events(EventsWriter):
     """Scalars for TensorBoard, written in this thread, so that an error is seen here."""
 
     def __init__(self, folder: pathlib.Path, first: int) -> None:
         folder.mkdir(exist_ok=True)
         # A file of its own for every process, which voids what others wrote of later steps.
-        self._writer = EventsWriter(str(folder / 'events'), f'.{os.getpid()}')
+        super().__init__(str(folder / 'events'), f'.{os.getpid()}')
         start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
         self._add(first + 1, session_log=start)
 
     def _add(self, step: int, **content: Any) -> None:
-        self._writer.write_event(event_pb2.Event(wall_time=time.time(), step=step, **content))
+        self.write_event(event_pb2.Event(wall_time=time.time(), step=step, **content))
 
-    def write(self, step: int, metrics: dict[str, float]) -> None:
+    def write_scalars(self, step: int, metrics: dict[str, float]) -> None:
         for name, value in metrics.items():
             self._add(step, summary=summary.scalar(f'train/{name}', value))
-        self._writer.flush()
-
-    def close(self) -> None:
-        self._writer.close()
+        self.flush()

@@ -16,8 +16,7 @@ from oneshot.dpsgd.step import State
 from oneshot.keep import checkpoints, processes
 from oneshot.keep.checkpoints import Checkpoint, Checkpoints
 from oneshot.keep.stopping import Stopped, StopSignals
-from oneshot.report import provenance
-from oneshot.run import settings
+from oneshot.run import outcome, settings
 from oneshot.run.preparation import Run
 from oneshot.run.progress import Log
 
@@ -34,7 +33,7 @@ class ResumableRun(contextlib.ExitStack):
         self._start, self._seconds_before, self._saved_step = time.perf_counter(), 0.0, 0
         self._pending_log_error: tuple[OSError, tuple[Any, ...]] | None = None
         origin = {'config': settings.as_json(self._config), 'data': _digest(run)}
-        self._origin = origin | provenance.provenance()
+        self._origin = origin | outcome.provenance()
 
     def __enter__(self) -> 'ResumableRun':
         self.enter_context(self._checkpoints)
@@ -51,21 +50,24 @@ class ResumableRun(contextlib.ExitStack):
             OSError: there is no room for the run.
         """
         checkpoint, position = self._newest(), 0
-        coins = np.asarray(self._run.canaries.coins)
         if checkpoint is not None:
             self._saved_step, position = checkpoint.step, checkpoint.notes['metrics_position']
             self._seconds_before = checkpoint.notes['seconds']
-            processes.on_first(self._workdir.check_coins, coins)
-        processes.on_first(self._workdir.write_plan, self._run.spec.plan_rows)
-        if checkpoint is not None and processes.is_first():
-            print(f'Going on after step {checkpoint.step:,} of {self._config.steps:,}.', flush=True)
-        processes.on_first(self._reserve_room)
-        processes.on_first(self._workdir.write_coins, coins)
-        folder = self._workdir.path if processes.is_first() else None
-        self._log = self.enter_context(
-            Log(folder, self._config.steps, self._saved_step, position, quiet=folder is None)
-        )
+        processes.on_first(self._prepare_workdir, checkpoint is not None)
+        log = Log(self._workdir.path, self._config.steps, self._saved_step, position)
+        self._log = self.enter_context(log)
         return self._state_of(checkpoint)
+
+    def _prepare_workdir(self, goes_on: bool) -> None:
+        workdir, coins = self._workdir, np.asarray(self._run.canaries.coins)
+        step, steps = self._saved_step, self._config.steps
+        if goes_on:
+            workdir.check_coins(coins)
+        workdir.write_plan(self._run.spec.plan_rows)
+        if goes_on:
+            print(f'Going on after step {step:,} of {steps:,}.', flush=True)
+        self._reserve_room()
+        workdir.write_coins(coins)
 
     def newest(self) -> State:
         """The newest state that was saved, or the first of all."""
@@ -93,24 +95,20 @@ class ResumableRun(contextlib.ExitStack):
         every, last = self._config.checkpoint_every, step == self._config.steps
         received = self._all_or_rescue(self._raise_pending, step, state)
         stop = received and not last
-
-        def save() -> None:
-            self.save(step, state)
-            if stop:
-                self._checkpoints.wait()
-
         if received or (every and (last or step // every > self._saved_step // every)):
-            self._all_or_rescue(save, step, state)
+            self._all_or_rescue(lambda: self.save(step, state, wait=stop), step, state)
         if stop:
             folder = self._workdir.path / 'checkpoints'
             raise Stopped(signal.Signals(received), step, self._config.steps, folder)
 
-    def save(self, step: int, state: State) -> None:
-        """Begins to write a checkpoint."""
+    def save(self, step: int, state: State, *, wait: bool = False) -> None:
+        """Begins to write a checkpoint, or returns when it is written."""
         self._log.sync()
         notes = {'metrics_position': self._log.position, 'seconds': self._seconds()}
         self._checkpoints.save(step, self._to_save(state), notes | self._origin)
         self._saved_step = step
+        if wait:
+            self._checkpoints.wait()
 
     def finish(self, state: State) -> float:
         """After the last step: when all is on the disk, the seconds that all steps took."""
@@ -150,8 +148,7 @@ class ResumableRun(contextlib.ExitStack):
         try:
             if self._pending_log_error is not None:
                 self._log.write(*self._pending_log_error[1])
-            self.save(step, state)
-            self._checkpoints.wait()
+            self.save(step, state, wait=True)
             kept = step
         except OSError:
             kept = next(iter(self._checkpoints.steps()), None)

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-import ml_collections
+from ml_collections import ConfigDict
 
 from oneshot import inputs
 from oneshot.audit.score import ATTACKS, SCORES, Score
@@ -24,13 +24,13 @@ class Selection(NamedTuple):
         return tuple(score.name for score in self.scores)
 
 
-def select(config: ml_collections.ConfigDict) -> Selection:
+def select(config: ConfigDict) -> Selection:
     """The selection of a config."""
     chosen, headline = scores(config)
     return Selection(chosen, headline, methods(config, chosen, headline))
 
 
-def scores(config: ml_collections.ConfigDict) -> tuple[tuple[Score, ...], str]:
+def scores(config: ConfigDict) -> tuple[tuple[Score, ...], str]:
     """The paper's score and those that the config names; and the name of the headline's.
 
     w_{t−1} − w_t is the privatized gradient, scaled, if the update is a step of plain SGD.
@@ -57,7 +57,7 @@ def scores(config: ml_collections.ConfigDict) -> tuple[tuple[Score, ...], str]:
 
 
 def methods(
-    config: ml_collections.ConfigDict, chosen: tuple[Score, ...], headline: str
+    config: ConfigDict, chosen: tuple[Score, ...], headline: str
 ) -> dict[str, tuple[str, ...]]:
     """The methods for each score; that of the headline must be among them."""
     reported = {score.name: _methods_of(config, score) for score in chosen}
@@ -67,7 +67,7 @@ def methods(
     return reported
 
 
-def _methods_of(config: ml_collections.ConfigDict, score: Score) -> tuple[str, ...]:
+def _methods_of(config: ConfigDict, score: Score) -> tuple[str, ...]:
     known = _law_is_known(config, score)
     # Methods on the confusion matrix take scores for independent; weights are planned.
     needed = {'claim': known, 'confusion': known and score.signal == 'residual'}
@@ -80,7 +80,7 @@ def _methods_of(config: ml_collections.ConfigDict, score: Score) -> tuple[str, .
 
 
 def mechanisms(
-    config: ml_collections.ConfigDict, chosen: tuple[Score, ...], sigma: float, batch: float
+    config: ConfigDict, chosen: tuple[Score, ...], sigma: float, batch: float
 ) -> dict[str, Scoring]:
     """The claim as the scores measure it, by name, for those whose law is known."""
     sizes = config.dp.clip_norm, batch, config.learning_rate
@@ -91,7 +91,7 @@ def mechanisms(
     }
 
 
-def _law_is_known(config: ml_collections.ConfigDict, score: Score) -> bool:
+def _law_is_known(config: ConfigDict, score: Score) -> bool:
     """Whether the law of a score follows from the claim: Dirac canaries are of length c."""
     dirac = config.audit.canaries == 'dirac' and not config.audit.pairs
     moving = config.learning_rate > 0.0 or score.signal != 'iterates'

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import ml_collections
+from ml_collections import ConfigDict
 
 from oneshot import inputs
 from oneshot.audit.score import ATTACKS, SIGNALS
@@ -27,17 +27,8 @@ RESUMABLE_KEYS = (
     *('processes.address', 'processes.number', 'processes.id'),
 )
 
-_MAPPINGS = Mapping, ml_collections.ConfigDict
+_MAPPINGS = Mapping, ConfigDict
 Check = Callable[[str, Any], Any]  # of a name and a value; raises a ValueError
-
-
-def _whole(low: int, high: int = inputs.MOST) -> Check:
-    def check(name: str, value: Any) -> None:
-        inputs.count(name, value, low, high)
-        if not isinstance(value, int):  # 3.0 is no number of steps
-            raise ValueError(f'{name} must be an int, but {value!r} was given.')
-
-    return check
 
 
 def _number(*interval: float, ends: str = '[]') -> Check:
@@ -60,6 +51,14 @@ def _kind(kind: type | tuple[type, ...], words: str) -> Check:
     return check
 
 
+def _whole(low: int, high: int = inputs.MOST) -> Check:
+    def check(name: str, value: Any) -> None:
+        inputs.count(name, value, low, high)
+        _INT(name, value)  # 3.0 is no number of steps
+
+    return check
+
+
 def _tuple_of(check: Check, least: int = 0) -> Check:
     def each(name: str, value: Any) -> None:
         if not isinstance(value, (tuple, list)) or len(value) < least:
@@ -71,7 +70,7 @@ def _tuple_of(check: Check, least: int = 0) -> Check:
     return each
 
 
-_TEXT, _BOOL = _kind(str, 'text'), _kind(bool, 'True or False')
+_TEXT, _BOOL, _INT = _kind(str, 'text'), _kind(bool, 'True or False'), _kind(int, 'an int')
 
 KEYS: dict[str, Check] = {
     'seed': _whole(0, 2**32 - 1),  # JAX takes no more bits
@@ -175,7 +174,7 @@ def _about_keys(sentence: str, keys: tuple[str, ...]) -> tuple[str, tuple[str, .
     return f'{", ".join(f"config.{key}" for key in keys)}: {sentence}', keys
 
 
-def check_values(config: ml_collections.ConfigDict, problems: Problems) -> None:
+def check_values(config: ConfigDict, problems: Problems) -> None:
     """Checks every key by itself, and those that limit each other."""
     values = flatten(config)
     for key in sorted(values.keys() - KEYS.keys()):
@@ -212,13 +211,13 @@ def unknown(key: str) -> str:
     return f'config.{key} is not a key of a config{hint}'
 
 
-def as_json(config: ml_collections.ConfigDict) -> dict[str, Any]:
+def as_json(config: ConfigDict) -> dict[str, Any]:
     """The config as JSON has it."""
     return json.loads(to_json(json.loads(config.to_json())))
 
 
 def open_workdir(
-    path: str | os.PathLike[str], config: ml_collections.ConfigDict, overwrite: bool = False
+    path: str | os.PathLike[str], config: ConfigDict, overwrite: bool = False
 ) -> Workdir:
     """The folder of a run with this config. See `Workdir`."""
     return Workdir(path, as_json(config), _differences, overwrite)
@@ -234,7 +233,7 @@ def _differences(folder: Mapping[str, Any], own: Mapping[str, Any]) -> list[str]
     ]
 
 
-def _check_guesses(config: ml_collections.ConfigDict) -> None:
+def _check_guesses(config: ConfigDict) -> None:
     options = config.audit
     if (options.k_plus is None) != (options.k_minus is None):
         raise ValueError(
@@ -247,7 +246,7 @@ def _check_guesses(config: ml_collections.ConfigDict) -> None:
         inputs.count('config.audit.k_minus', options.k_minus, low, high)
 
 
-def _check_clip_norm(config: ml_collections.ConfigDict) -> None:
+def _check_clip_norm(config: ConfigDict) -> None:
     """c·e_j needs a finite c, and so has noise of deviation σc."""
     infinite = math.isinf(config.dp.clip_norm)
     if infinite and (config.audit.canaries == 'dirac' or config.dp.noise_multiplier != 0.0):
@@ -257,7 +256,7 @@ def _check_clip_norm(config: ml_collections.ConfigDict) -> None:
         )
 
 
-def _check_target(config: ml_collections.ConfigDict) -> None:
+def _check_target(config: ConfigDict) -> None:
     dp = config.dp
     if dp.noise_multiplier is None and dp.eps is None:
         raise ValueError('config.dp.eps or config.dp.noise_multiplier must be given.')
@@ -268,7 +267,7 @@ def _check_target(config: ml_collections.ConfigDict) -> None:
         )
 
 
-def _check_attacks(config: ml_collections.ConfigDict) -> None:
+def _check_attacks(config: ConfigDict) -> None:
     if config.audit.canaries == 'dirac' and 'black_box' in config.audit.attacks:
         raise ValueError(
             'config.audit.canaries must be examples for the black-box attack of '

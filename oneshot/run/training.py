@@ -10,9 +10,8 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import ml_collections
 import numpy as np
-from rich.console import Console
+from ml_collections import ConfigDict
 
 from oneshot import dpsgd, inputs
 from oneshot.audit import canaries
@@ -20,7 +19,7 @@ from oneshot.dpsgd import sharding
 from oneshot.keep import processes
 from oneshot.keep.stopping import Diverged, failing
 from oneshot.keep.workdir import Workdir
-from oneshot.report import page, table, words
+from oneshot.report import page, words
 from oneshot.results.result import AuditResult
 from oneshot.run import outcome, settings
 from oneshot.run.preparation import Run, prepare
@@ -31,9 +30,7 @@ _IMAGES = 500  # evaluated at once
 _chunk = functools.lru_cache(maxsize=1)(dpsgd.make_chunk)  # compiled once, also to go on
 
 
-def run(
-    config: ml_collections.ConfigDict, workdir: Workdir | str | os.PathLike[str] | None = None
-) -> AuditResult:
+def run(config: ConfigDict, workdir: Workdir | str | os.PathLike[str] | None = None) -> AuditResult:
     """Prepares a run, trains, audits and reports.
 
     With a workdir it goes on where an earlier run of the same config was stopped.
@@ -71,7 +68,7 @@ def _report(
     prepared: Run, judged: outcome.Outcome, record: dict[str, Any], scores: dict[str, np.ndarray]
 ) -> None:
     about = words.description(settings.as_json(prepared.spec.config), record)
-    table.show(Console(), about, judged.score, judged.headline, judged.results)
+    words.show(about, judged.score, judged.headline, judged.results)
     workdir = prepared.workdir
     if workdir is None:
         return
@@ -98,7 +95,7 @@ def reprint(workdir: Workdir) -> AuditResult:
         raise ValueError(
             f'{files[0]} cannot be read ({inputs.one_line(error)}); --overwrite starts anew.'
         ) from error
-    table.show(Console(), about, record['score'], headline, results)
+    words.show(about, record['score'], headline, results)
     print(f'{workdir.path} has this result already; --overwrite starts anew.')
     return headline
 
@@ -107,8 +104,7 @@ def _train(prepared: Run) -> tuple[dpsgd.State, float]:
     """The state after all steps, and the seconds that they took, however often it was stopped."""
     if prepared.workdir is None:
         start = time.perf_counter()
-        steps, quiet = prepared.spec.config.steps, not processes.is_first()
-        with Log(None, steps, quiet=quiet) as log, failing():
+        with Log(None, prepared.spec.config.steps) as log, failing():
             state = train(prepared, log.write)
         return state, time.perf_counter() - start
     with ResumableRun(prepared) as resumable:
@@ -117,26 +113,25 @@ def _train(prepared: Run) -> tuple[dpsgd.State, float]:
             try:
                 state = train(prepared, resumable.log, state=state, keep=resumable.maybe_save)
             except Diverged as error:
-                raise _keep_last_good_state(prepared, resumable, error) from None
+                kept = _keep_last_good_state(prepared, resumable, error.step - 1)
+                raise Diverged(error.step, error.value, prepared.spec.config, kept) from None
             return state, resumable.finish(state)
 
 
-def _keep_last_good_state(prepared: Run, resumable: ResumableRun, error: Diverged) -> Diverged:
-    """The error with what is kept: the state before it, and the scores until then.
+def _keep_last_good_state(prepared: Run, resumable: ResumableRun, last: int) -> str:
+    """Keeps the state of the last good step and the scores until then; says where, in a sentence.
 
     They are computed once more from the newest checkpoint, with the same bits.
     """
     if not prepared.spec.config.checkpoint_every:
-        return error  # to compute them might take as long as the whole run
-    last = error.step - 1
+        return ''  # to compute them might take as long as the whole run
     state = train(prepared, state=resumable.newest(), until=last)
-    resumable.save(last, state)
+    resumable.save(last, state, wait=True)
     scores, path = collect_scores(prepared, state), prepared.workdir.path
     headline, name = prepared.spec.selection.headline, f'scores_until_{last}.npz'
     headline = headline if headline in scores else next(iter(scores))
     processes.on_first(prepared.workdir.write_scores, name, headline, scores)
-    resumable.wait()
-    return error.with_kept(
+    return (
         f'The state of step {last:,} is kept in {path}/checkpoints, the scores until then are in '
         f'{path / name}.'
     )

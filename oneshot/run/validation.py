@@ -4,8 +4,8 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import ml_collections
 import optax
+from ml_collections import ConfigDict
 
 from oneshot import inputs
 from oneshot.data import datasets, models
@@ -13,7 +13,7 @@ from oneshot.dpsgd import sharding
 from oneshot.run import selection, settings
 
 
-def check(config: ml_collections.ConfigDict, problems: settings.Problems | None = None) -> None:
+def check(config: ConfigDict, problems: settings.Problems | None = None) -> None:
     """Raises a ValueError with all that is wrong with a config, a sentence each.
 
     That includes the `problems` that are known already. Nothing is run or made.
@@ -37,36 +37,34 @@ def check(config: ml_collections.ConfigDict, problems: settings.Problems | None 
     problems.raise_all()
 
 
-def num_canaries(config: ml_collections.ConfigDict) -> int:
+def num_canaries(config: ConfigDict) -> int:
     """How many canaries there are: one for each coin, or two."""
     return 2 * config.audit.m if config.audit.pairs else config.audit.m
 
 
-def describe_data(
-    config: ml_collections.ConfigDict, download: bool = True
-) -> datasets.Description | None:
+def describe_data(config: ConfigDict, download: bool = True) -> datasets.Description | None:
     """The data set of a config; None if it is not known without a download."""
     return datasets.describe(**config.data, data_dir=config.data_dir, download=download)
 
 
-def model_options(config: ml_collections.ConfigDict) -> dict[str, Any]:
-    """The name and the options of a model, with tuples for lists."""
-    widths = tuple(tuple(part) for part in config.model.widths)
-    return {**config.model, 'hidden': tuple(config.model.hidden), 'widths': widths}
+def model_options(config: ConfigDict, data: datasets.Description) -> dict[str, Any]:
+    """The name and the options of a model for this data, with tuples for lists."""
+    hidden, widths = tuple(config.model.hidden), tuple(map(tuple, config.model.widths))
+    shape = {'image': tuple(data.image), 'classes': data.classes}
+    return {**config.model, 'hidden': hidden, 'widths': widths, **shape}
 
 
-def make_optimizer(config: ml_collections.ConfigDict, learning_rate: Any) -> Any:
+def make_optimizer(config: ConfigDict, learning_rate: Any) -> Any:
     """The optimizer of a config. The learning rate may be traced."""
     return getattr(optax, config.optimizer)(learning_rate, **dict(config.optimizer_options))
 
 
-def _num_params(config: ml_collections.ConfigDict, data: datasets.Description) -> int:
-    shape = {'image': tuple(data.image), 'classes': data.classes}
-    return sum(x.size for x in jax.tree.leaves(models.shapes(**shape, **model_options(config))))
+def _num_params(config: ConfigDict, data: datasets.Description) -> int:
+    return sum(x.size for x in jax.tree.leaves(models.shapes(**model_options(config, data))))
 
 
 def _check_room_for_canaries(
-    config: ml_collections.ConfigDict, data: datasets.Description, size: int | None
+    config: ConfigDict, data: datasets.Description, size: int | None
 ) -> None:
     """Whether there are as many held-out examples, or as many of `size` parameters."""
     kind, most = 'Dirac canaries', size
@@ -78,23 +76,18 @@ def _check_room_for_canaries(
         inputs.count(name, num_canaries(config), 1, most)
 
 
-def _check_optimizer(config: ml_collections.ConfigDict) -> None:
+def _check_optimizer(config: ConfigDict) -> None:
     """Whether there is an optimizer as the config names it, which makes do with gradients."""
-    values = f'{config.optimizer!r} and {dict(config.optimizer_options)!r} were given'
+    must = 'be an optimizer of optax and its options'
     try:
         optimizer = make_optimizer(config, config.learning_rate)
         if not isinstance(optimizer, optax.GradientTransformation):
             raise TypeError(f'optax.{config.optimizer} is none')
-    except Exception as error:  # of whatever the name stands for
-        raise ValueError(
-            'config.optimizer and config.optimizer_options must be an optimizer of optax and its '
-            f'options, but {values} ({inputs.one_line(error)}).'
-        ) from error
-    try:
+        must = 'make do with gradients, because losses are not privatized'
         params = jax.ShapeDtypeStruct((2, 2), jnp.float32)
         jax.eval_shape(lambda w: optimizer.update(w, optimizer.init(w), w), params)
-    except Exception as error:
+    except Exception as error:  # of whatever the name stands for
         raise ValueError(
-            'config.optimizer and config.optimizer_options must make do with gradients, because '
-            f'losses are not privatized, but {values} ({inputs.one_line(error)}).'
+            f'config.optimizer and config.optimizer_options must {must}, but {config.optimizer!r} '
+            f'and {dict(config.optimizer_options)!r} were given ({inputs.one_line(error)}).'
         ) from error

@@ -35,7 +35,7 @@ def test_what_the_errors_say():
         'smaller --config.learning_rate than 0.25; another config takes another --workdir, or '
         '--overwrite.'
     )
-    kept = diverged.with_kept('The state of step 1,200 is kept.')
+    kept = Diverged(1201, 'the loss', config, 'The state of step 1,200 is kept.')
     assert 'was stopped. The state of step 1,200 is kept. Try a smaller' in str(kept)
     assert (kept.step, kept.status) == (1201, 1)
 

@@ -20,9 +20,8 @@ from experiments import crash
 from oneshot.keep.checkpoints import Checkpoints
 from oneshot.keep.stopping import Diverged, Stopped
 from oneshot.keep.workdir import Workdir
-from oneshot.report import provenance
 from oneshot.results import guess
-from oneshot.run import settings, training
+from oneshot.run import outcome, settings, training
 from oneshot.run.progress import Log
 from oneshot.scores.front_door import audit_scores
 from tests import small
@@ -201,9 +200,9 @@ def test_other_coins_are_noticed(content, whole, tmp_path):
 
 def test_other_code_gets_a_warning(whole, tmp_path, monkeypatch):
     folder = shutil.copytree(whole, tmp_path / 'code')
-    then = provenance.provenance()
+    then = outcome.provenance()
     now = {'git': 'abc', 'versions': then['versions'] | {'jax': '99.0'}}
-    monkeypatch.setattr(provenance, 'provenance', lambda: now)
+    monkeypatch.setattr(outcome, 'provenance', lambda: now)
     run = training.prepare(_config(), folder)
     made = f'commit {then["git"]}, jax {then["versions"]["jax"]}, which is not what goes on here'
     with pytest.warns(UserWarning, match=made):

@@ -21,7 +21,7 @@ from oneshot.inputs import require
 require('jax', 'jax', 'optax')
 
 from oneshot.check.doctor import FALSE_ALARM_RATE, Report, examine
-from oneshot.check.finding import Finding
+from oneshot.check.runner import Finding
 from oneshot.check.step import Model, Step
 
 __all__ = ['FALSE_ALARM_RATE', 'Finding', 'Model', 'Report', 'Step', 'examine']

@@ -20,8 +20,7 @@ import numpy as np
 
 from oneshot.audit.canaries import flip_coins
 from oneshot.check import sampler
-from oneshot.check.finding import Finding
-from oneshot.check.runner import CANARIES, STEPS, Runner
+from oneshot.check.runner import CANARIES, STEPS, Finding, Runner
 from oneshot.check.step import PLACES
 from oneshot.claims import tradeoff
 from oneshot.claims.claim import DPSGD

@@ -10,8 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from oneshot.check import canary_audit, noise, sampler, sensitivity
-from oneshot.check.finding import Finding
-from oneshot.check.runner import runner
+from oneshot.check.runner import Finding, runner
 from oneshot.check.step import Step
 
 FALSE_ALARM_RATE = 1e-4  # of false alarms of one examination, at most
@@ -109,9 +108,6 @@ def examine(
         step: the step, and what it claims.
         key: for noise, canaries, coins and draws, used for nothing else.
         progress: is told what is being done.
-
-    Returns:
-        A `Report`.
     """
     exact_key, noise_key, audit_key, draw_key = jax.random.split(key, 4)
     progress('compiling, and leaving one example out')

@@ -7,8 +7,7 @@ import jax
 import numpy as np
 import scipy
 
-from oneshot.check.finding import Finding
-from oneshot.check.runner import STEPS, Leaf, Runner
+from oneshot.check.runner import STEPS, Finding, Leaf, Runner
 
 _MOST = 4_096  # coordinates of a step that are compared with those of another
 _PREFIX = 256  # coordinates of a leaf that are compared with those of another
@@ -32,7 +31,9 @@ def examine(runner: Runner, few: np.ndarray, many: np.ndarray) -> list[Finding]:
     if not np.isfinite(values).all():
         cause = 'There is a division by 0, or the noise itself is not finite.'
         return [Finding('noise', 'finite', 'NaN or ∞ without any example', wrong=True, cause=cause)]
-    unit = values / _scale(runner, values)
+    # By the deviation that is measured on each leaf, where there is any noise.
+    measured = [_rms(leaf.of(values)) or 1.0 for leaf in runner.leaves]
+    unit = values / np.repeat(measured, [leaf.size for leaf in runner.leaves])
     within = _within(runner, unit[:1])
     if within.p_value < _REPEATED:  # coordinates that are alike say nothing of anything else
         return [within]
@@ -45,14 +46,6 @@ def examine(runner: Runner, few: np.ndarray, many: np.ndarray) -> list[Finding]:
     rows = _rows(few, many)
     deviation, law = _deviation(runner, values, rows), _law(unit)
     return [deviation, rows, law, steps, leaves, _within(runner, unit)]
-
-
-def _scale(runner: Runner, values: np.ndarray) -> np.ndarray:
-    """The deviation of every coordinate, as measured on its leaf; 1 where there is none."""
-    return np.repeat(
-        [_rms(leaf.of(values)) or 1.0 for leaf in runner.leaves],
-        [leaf.size for leaf in runner.leaves],
-    )
 
 
 def _rms(values: np.ndarray) -> float:

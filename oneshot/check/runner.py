@@ -1,5 +1,6 @@
-"""Runs a step under examination on batches of examples that the doctor chooses."""
+"""What every check is given, a `Runner` of the step, and what it gives, a `Finding`."""
 
+import dataclasses
 import functools
 import math
 from typing import Any, NamedTuple
@@ -16,6 +17,19 @@ PyTree = Any
 STEPS = 100  # of a run under examination
 CANARIES = 1_300  # at most
 LARGEST = 1_000_000  # parameters: a run is kept as a matrix of steps and coordinates
+
+
+@dataclasses.dataclass(frozen=True)
+class Finding:
+    """What one check found. Whether a p-value is too small depends on how many there are."""
+
+    check: str  # its name
+    expected: str  # what a right step would show
+    seen: str  # what this one showed
+    p_value: float | None = None  # that a right step shows as much; None if the check is exact
+    wrong: bool = False  # whether an exact check failed
+    cause: str = ''  # what usually causes it
+    note: str = ''  # what is worth a word and no fault, such as more noise than claimed
 
 
 class Leaf(NamedTuple):
@@ -118,7 +132,5 @@ class Runner:
             )
 
 
-@functools.lru_cache(maxsize=2)
-def runner(step: Step) -> Runner:
-    """The runner of a step: what it compiles is kept from one examination to the next."""
-    return Runner(step)
+# What a runner compiles is kept from one examination of a step to the next.
+runner = functools.lru_cache(maxsize=2)(Runner)

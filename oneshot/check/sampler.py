@@ -6,8 +6,7 @@ import jax
 import numpy as np
 import scipy
 
-from oneshot.check.finding import Finding
-from oneshot.check.runner import STEPS
+from oneshot.check.runner import STEPS, Finding
 from oneshot.check.step import Step
 
 _EXAMPLES, _MOST = 400, 4_000  # at least and at most; the more, the smaller q is

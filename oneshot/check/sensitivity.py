@@ -6,8 +6,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from oneshot.check.finding import Finding
-from oneshot.check.runner import Runner
+from oneshot.check.runner import Finding, Runner
 from oneshot.check.step import PLACES, Example
 
 _OTHERS = 16  # in a batch beside the example that is left out
@@ -59,6 +58,9 @@ class _LeaveOneOut:
         # The coordinate is the same for all, so that examples can be against each other.
         large = sorted(runner.leaves, key=lambda leaf: -leaf.size)[:PLACES]
         self.places = np.array([leaf.first + leaf.size // 2 for leaf in large], np.int32)
+        # What may be seen of nothing, in units of c, if gradients are rounded as they are.
+        noise = runner.step.noise_multiplier * math.sqrt(runner.size)
+        self.rounding = _ROUNDING + 2.0 * runner.rounding * noise
 
     def batch(self, others: str, kind: _Kind, position: int) -> Example:
         """A batch of others, with an example of this kind among them."""
@@ -79,20 +81,22 @@ class _LeaveOneOut:
                 leaf[position] *= kind.scaled
         return batch
 
-    def moved(self, others: str, kind: _Kind, count: int, position: int) -> np.ndarray:
-        """What the example at a position moves, of so many real ones, in units of c."""
+    def moved(self, others: str, kind: _Kind, count: int, position: int) -> float:
+        """How far the example at a position moves the sum, one of so many real ones."""
         batch, real = self.batch(others, kind, position), self.rows < count
-        return self.difference((batch, real), (batch, real & (self.rows != position)))
+        return self.distance((batch, real), (batch, real & (self.rows != position)))
 
     def gradient(self, batch: Example, real: np.ndarray, key: jax.Array | None = None):
         """The gradient of a batch of which some rows are real, with the same noise every time."""
         return self.runner.first_gradient(self.key if key is None else key, batch, real)
 
-    def difference(self, *pair: tuple[Example, np.ndarray]) -> np.ndarray:
-        """Of the gradients of two batches with the same key, as sums, in units of c."""
+    def distance(self, *pair: tuple[Example, np.ndarray]) -> float:
+        """Of the sums of two batches with the same key, in units of c; ∞ if it is NaN."""
         first, second = (self.gradient(*batch).astype(np.float64) for batch in pair)
-        with np.errstate(invalid='ignore'):  # ∞ − ∞ is NaN, as it should be
-            return (first - second) * (self.runner.step.expected_batch_size / self.c)
+        with np.errstate(invalid='ignore'):  # ∞ − ∞
+            moved = (first - second) * (self.runner.step.expected_batch_size / self.c)
+        norm = float(np.linalg.norm(moved))
+        return norm if math.isfinite(norm) else math.inf
 
 
 def examine(runner: Runner, key: jax.Array) -> list[Finding]:
@@ -119,29 +123,18 @@ def _deterministic(bench: _LeaveOneOut) -> Finding:
     )
 
 
-def _rounding(runner: Runner) -> float:
-    """What may be seen of nothing, in units of c, if gradients are rounded as they are."""
-    noise = runner.step.noise_multiplier * math.sqrt(runner.size)
-    return _ROUNDING + 2.0 * runner.rounding * noise
-
-
-def _norm(moved: np.ndarray) -> float:
-    norm = float(np.linalg.norm(moved))
-    return norm if math.isfinite(norm) else math.inf
-
-
 def _sensitivity(bench: _LeaveOneOut, batch_size: Finding) -> Finding:
     norms: dict[tuple[str, str], float] = {}
     for kind in _KINDS:
         for others in ('none', 'natural', 'huge'):
             count = 1 if others == 'none' else _OTHERS
-            norms[kind.name, others] = _norm(bench.moved(others, kind, count, 0))
+            norms[kind.name, others] = bench.moved(others, kind, count, 0)
     ends = {0, 1, _OTHERS // 2, _OTHERS - 1, bench.rows.size - 1}
     for position in sorted(ends):  # a remainder may be treated in another way
         moved = bench.moved('natural', _ONE, position + 1, position)
-        norms[_ONE.name, f'natural, at row {position}'] = _norm(moved)
+        norms[_ONE.name, f'natural, at row {position}'] = moved
     (kind, others), worst = max(norms.items(), key=lambda item: item[1])
-    allowed = 1.0 + _rounding(bench.runner)
+    allowed = 1.0 + bench.rounding
     beside = '' if others == 'none' else f', beside others ({others})'
     return Finding(
         'sensitivity',
@@ -176,16 +169,15 @@ def _cause(bench: _LeaveOneOut, norms: dict[tuple[str, str], float], allowed: fl
 
 
 def _not_finite(bench: _LeaveOneOut) -> Finding:
-    norms = {kind: _norm(bench.moved('natural', kind, _OTHERS, 0)) for kind in _NOT_FINITE}
+    norms = {kind: bench.moved('natural', kind, _OTHERS, 0) for kind in _NOT_FINITE}
     kind, worst = max(norms.items(), key=lambda item: item[1])
     by = kind.name if worst > 0.0 else 'any that was tried'
-    wrong = worst > 1.0 + _rounding(bench.runner)
     seen = 'a gradient that is not finite' if math.isinf(worst) else f'{worst:.4g}·c'
     return Finding(
         'not finite',
         'an example that is not finite moves the sum by at most c',
         f'{seen}, by {by}',
-        wrong=wrong,
+        wrong=worst > 1.0 + bench.rounding,
         cause='A gradient of NaN or ∞ is multiplied by its clip factor and stays what it is: who '
         'sees it knows that the example was in.',
     )
@@ -194,13 +186,13 @@ def _not_finite(bench: _LeaveOneOut) -> Finding:
 def _batch_size(bench: _LeaveOneOut) -> Finding:
     """The share of one example, beside few and beside many that have a gradient of 0."""
     counts = 2, bench.rows.size // 2, bench.rows.size
-    shares = [_norm(bench.moved('none', _ONE, count, 0)) for count in counts]
+    shares = [bench.moved('none', _ONE, count, 0) for count in counts]
     low, high = min(shares), max(shares)
     return Finding(
         'batch size',
         'one example moves the sum as much in a small batch as in a large one',
         ', '.join(f'{s:.4g}·c of {n}' for n, s in zip(counts, shares, strict=True)),
-        wrong=not high - low <= 2.0 * _rounding(bench.runner) * max(1.0, low),
+        wrong=not high - low <= 2.0 * bench.rounding * max(1.0, low),
         cause='The sum is divided by the number of drawn examples, which is not public, in '
         'place of the expected one.',
     )
@@ -212,11 +204,11 @@ def _padding(bench: _LeaveOneOut) -> Finding:
     changed.size[_OTHERS:] = _HUGE * bench.c
     changed.places[_OTHERS:, 0] = bench.places[0]
     real = bench.rows < _OTHERS
-    share = _norm(bench.difference((batch, real), (changed, real)))
+    share = bench.distance((batch, real), (changed, real))
     return Finding(
         'padding',
         'rows that are not real move nothing',
         f'{share:.4g}·c',
-        wrong=share > _rounding(bench.runner),
+        wrong=share > bench.rounding,
         cause='The mask is not looked at, or too late.',
     )

@@ -7,7 +7,7 @@ import jax
 from experiments import fault_steps as steps
 from experiments import fault_table
 from oneshot import check
-from oneshot.check.finding import Finding
+from oneshot.check.runner import Finding
 from oneshot.check.step import oneshot_step
 from tests.check.cases import CLAIM, small, suspicious
 

@@ -3,6 +3,7 @@
 An attack is given the canaries and what the adversary sees, and never the coins.
 """
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -84,7 +85,10 @@ def white_box(
         raise ValueError('loss_fn must be given for input canaries, but None was given.')
     clip_norm = clipping.validate().clip_norm
     _check(scores, clip_norm, noise_multiplier, sampling_prob, expected_batch_size)
-    directions = tuple(dict.fromkeys(_direction(score) for score in scores))
+    # What of an observation the canaries' gradients are multiplied with.
+    direction_of = {score: score.signal for score in scores}
+    if (llr_of_iterates := Score('iterates', 'llr')) in direction_of:
+        direction_of[llr_of_iterates] = 'gradient'
     shape = len(scores), canaries.num_rows
 
     def weigh(score: Score, products: jax.Array, squares: jax.Array) -> jax.Array:
@@ -100,12 +104,12 @@ def white_box(
         return Accumulator(jnp.zeros(shape), jnp.zeros(shape))
 
     def update(state: Accumulator, seen: Observation) -> Accumulator:
+        directions = list(dict.fromkeys(direction_of.values()))
         selected = [seen.signal(direction, canaries.select) for direction in directions]
         products, squares = canaries.gradient_dots(loss_fn, seen.params, selected, clipping)
         along = dict(zip(directions, products, strict=True))
-        return state.add(
-            jnp.stack([weigh(score, along[_direction(score)], squares) for score in scores])
-        )
+        values = [weigh(score, along[direction_of[score]], squares) for score in scores]
+        return state.add(jnp.stack(values))
 
     def read(state: Accumulator, params: PyTree) -> dict[str, jax.Array]:
         return dict(zip((score.name for score in scores), state.sum(), strict=True))
@@ -127,14 +131,8 @@ def _check(
     if any(score.signal != 'residual' for score in scores):
         positive['expected_batch_size'] = batch
     for name, value in positive.items():
-        name = f'{name}, which llr needs,'
-        inputs.real(name, value, 0.0, math.inf, ends='()')
+        inputs.real(f'{name}, which llr needs,', value, 0.0, math.inf, ends='()')
     inputs.real('sampling_prob, which llr needs,', q, 0.0, 1.0, ends='(]')
-
-
-def _direction(score: Score) -> str:
-    """What of an observation the canaries' gradients are multiplied with."""
-    return 'gradient' if score == Score('iterates', 'llr') else score.signal
 
 
 def _log_mixture(exponent: jax.Array, q: float) -> jax.Array:
@@ -156,19 +154,15 @@ def black_box(canaries: Inputs, *, loss_fn: LossFn, microbatch_size: int = 32) -
 
     def losses(params: PyTree) -> jax.Array:
         def local(params: PyTree, examples: PyTree) -> jax.Array:
-            return jax.lax.map(
-                lambda example: loss_fn(params, example), examples, batch_size=microbatch_size
-            )
+            loss = functools.partial(loss_fn, params)
+            return jax.lax.map(loss, examples, batch_size=microbatch_size)
 
         return sharding.map_rows(local, [params], canaries.examples)
 
-    def update(state: jax.Array, seen: Observation) -> jax.Array:
-        return state
+    def read(state: jax.Array, params: PyTree) -> dict[str, jax.Array]:
+        return {LOSS.name: state - losses(params)}
 
-    def scores(state: jax.Array, params: PyTree) -> dict[str, jax.Array]:
-        return {'loss': state - losses(params)}
-
-    return Attack(losses, update, scores)
+    return Attack(losses, lambda state, seen: state, read)
 
 
 def attacks_for(

@@ -1,6 +1,7 @@
 """The canaries, and the coins that decide which of them are in."""
 
 import dataclasses
+import functools
 from typing import Any
 
 import jax
@@ -115,17 +116,14 @@ class Inputs(Canaries):
         No gradient is scaled or summed: ⟨direction, g_i⟩ is a directional derivative,
         and times the clip factor it is that of ĝ_i. In microbatches.
         """
-
-        def local(params: PyTree, *trees: PyTree) -> tuple[jax.Array, jax.Array]:
-            *selected, examples = trees
-            return _input_dots(loss_fn, params, selected, examples, clipping)
-
+        local = functools.partial(_input_dots, loss_fn, clipping)
         return sharding.map_rows(local, [params, *selected], self.examples)
 
 
 def _input_dots(
-    loss_fn: LossFn, params: PyTree, selected: list[PyTree], examples: PyTree, clipping: Clipping
+    loss_fn: LossFn, clipping: Clipping, params: PyTree, *trees: PyTree
 ) -> tuple[jax.Array, jax.Array]:
+    *selected, examples = trees
     strategy = clipping.strategy_for(loss_fn, params, examples)
     directions = [strategy.prepare(direction) for direction in selected]
 

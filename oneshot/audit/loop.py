@@ -35,9 +35,6 @@ def flip(key: jax.Array, m: int, params: PyTree, claim: DPSGD, **options: Any) -
         params: w_0, any pytree.
         claim: `oneshot.DPSGD(noise_multiplier, sampling_prob, steps)`.
         **options: clip_norm, expected_batch_size and the other options of `start`.
-
-    Returns:
-        An `Audited`, for `insert` and `update`.
     """
     canary_key, coin_key = jax.random.split(key)
     return start(dirac(canary_key, m, params), flip_coins(coin_key, m), params, claim, **options)
@@ -190,9 +187,6 @@ def update(
         new_params: w_t, what it gave.
         gradient: the privatized gradient that the optimizer was given, like the
             parameters. It may be left out if only `dot` of `iterates` is scored.
-
-    Returns:
-        The audit.
     """
     settings, canaries = audited.settings, audited.canaries
     trees = {'params': params, 'new_params': new_params}

@@ -76,9 +76,6 @@ def result(
         eps_claimed: the claimed ε; by default what `oneshot.claims` proves of the claim.
         **options: confidence, method and guesses, as in `oneshot.audit_scores`.
 
-    Returns:
-        An `AuditResult`.
-
     Raises:
         ValueError: the loop makes a mistake, or its coins were those of another run.
     """

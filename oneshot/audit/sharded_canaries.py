@@ -67,8 +67,7 @@ def shard(
     if layout.mesh is None:
         return canaries, np.arange(m)
     if isinstance(canaries, Inputs):
-        rows = np.full(layout.padded_size(m), -1)
-        rows[:m] = np.arange(m)
+        rows = np.pad(np.arange(m), (0, layout.padded_size(m) - m), constant_values=-1)
         return Inputs(layout.place_rows(canaries.examples, m)), rows
     shards, columns = layout.shape['model'], layout.shape['data']
     places = _places(np.asarray(canaries.coordinates), jax.tree.leaves(params), shards)

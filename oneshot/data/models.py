@@ -186,22 +186,14 @@ class WideResNet(nnx.Module):
     """
 
     def __init__(
-        self,
-        channels: int,
-        classes: int,
-        rngs: nnx.Rngs,
-        *,
-        depth: int = 16,
-        width: int = 4,
-        conv: Convolution = jax.lax.conv_general_dilated,
-        dtype: str = 'float32',
+        self, channels: int, classes: int, rngs: nnx.Rngs, *, depth: int = 16, **options: Any
     ) -> None:
-        options = {'conv': conv, 'dtype': dtype, 'rngs': rngs}
+        options = {'conv': jax.lax.conv_general_dilated, 'dtype': 'float32', 'rngs': rngs} | options
         self.first = WSConv(channels, 16, 3, 1, **options)
         blocks, inputs = [], 16
         for stage in range(3):
             for number in range((depth - 4) // 6):
-                outputs, stride = 16 * width * 2**stage, 2 if stage and not number else 1
+                outputs, stride = 64 * 2**stage, 2 if stage and not number else 1
                 blocks.append(Block(inputs, outputs, stride, **options))
                 inputs = outputs
         self.blocks = nnx.List(blocks)

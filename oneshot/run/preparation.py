@@ -1,6 +1,7 @@
 """From a config to a run that can start: data, model, canaries, coins, step and plan."""
 
 import dataclasses
+import itertools
 import json
 import os
 import warnings
@@ -23,6 +24,7 @@ from oneshot.dpsgd.gradients.strategy import LossFn
 from oneshot.dpsgd.layout import Layout
 from oneshot.keep.workdir import Workdir
 from oneshot.plan.score_law import Scoring
+from oneshot.results import guess
 from oneshot.results.methods import METHODS
 from oneshot.run import selection, settings, validation
 from oneshot.scores.front_door import Rule, choose_rule
@@ -55,6 +57,9 @@ class Spec(NamedTuple):
         for (score, method), (rule, guesses) in self.plan.items():
             if isinstance(guesses, tuple):
                 values = {'k_plus': guesses[0], 'k_minus': guesses[1]}
+            elif isinstance(guesses, guess.Ranked):  # each weight, and for how many ranks
+                runs = itertools.groupby(guesses.weights)
+                values = {'weights': [(weight, len(tuple(ranks))) for weight, ranks in runs]}
             else:
                 values = dataclasses.asdict(guesses)
             rows.append({'score': score, 'method': method, 'rule': rule} | values)

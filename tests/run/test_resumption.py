@@ -111,7 +111,11 @@ def test_the_plan_is_written_before_the_first_step_and_kept_to(tmp_path, monkeyp
     ]
     assert {row['rule'] for row in plan} == {'planned', 'fixed'}
     files = [np.load(tmp_path / name) for name in ('scores.npz', 'coins.npz')]
-    rules = {'weights': lambda values: guess.Ranked(tuple(values)), 'value': guess.Threshold}
+
+    def ranked(pairs):
+        return guess.Ranked(sum(((weight,) * ranks for weight, ranks in pairs), ()))
+
+    rules = {'weights': ranked, 'value': guess.Threshold}
     kinds = set()
     for planned, row in zip(plan, rows, strict=True):
         (kind,) = {'k_plus', 'weights', 'value'} & planned.keys()

@@ -124,27 +124,24 @@ def clipped_grad_sum(
     """Σ over the masked batch of per-example gradients, each clipped to global norm c.
 
     Adding or removing one example changes the sum by at most c in global norm, whatever its
-    gradient is: one that is not finite counts as 0.
+    gradient is: one that is not finite counts as 0. The options are the fields of `Clipping`.
 
     Args:
         loss_fn: loss_fn(params, example), the loss of one example.
         params: any pytree of float arrays.
         batch: a pytree of examples along the leading axis.
         mask: bools, which of them count.
-        clip_norm: c > 0; ∞ clips nothing.
-        microbatch_size: how many examples are differentiated at once.
-        strategy: 'vmap' or 'ghost', see `Clipping`.
 
     Returns:
         The sum, a pytree like `params` in float32 or better, and `Stats`.
     """
     clipping = Clipping(clip_norm, microbatch_size, strategy).validate()
-    batches, masks = split_microbatches((batch, mask), microbatch_size)
+    microbatches = split_microbatches((batch, mask), microbatch_size)
 
     def fetch(trip: jax.Array) -> tuple[PyTree, jax.Array]:
-        return jax.tree.map(lambda x: x[trip], batches), masks[trip]
+        return jax.tree.map(lambda x: x[trip], microbatches)
 
-    return _sum_microbatches(loss_fn, params, fetch, masks.shape[0], clipping)
+    return _sum_microbatches(loss_fn, params, fetch, len(microbatches[1]), clipping)
 
 
 class ExampleGroup(NamedTuple):
@@ -227,7 +224,6 @@ def split_microbatches(batch: PyTree, size: int) -> PyTree:
 
     def leaf(x: jax.Array) -> jax.Array:
         trips = -(-x.shape[0] // size)
-        padded = jnp.pad(x, [(0, trips * size - x.shape[0])] + [(0, 0)] * (x.ndim - 1))
-        return padded.reshape(trips, size, *x.shape[1:])
+        return sharding.pad_rows(jnp.asarray(x), trips * size).reshape(trips, size, *x.shape[1:])
 
     return jax.tree.map(leaf, batch)

@@ -56,8 +56,7 @@ class Observation(NamedTuple):
         params: w_{t−1}.
         new_params: w_t.
         gradient: the privatized gradient g̃_t / B, with B the expected batch size.
-        residual: g̃_t − G_t, with G_t the clipped sum of the drawn examples that are
-            not canaries.
+        residual: g̃_t − G_t, with G_t the clipped sum of the drawn examples but canaries.
 
     The signal `iterates`, w_{t−1} − w_t, is what the paper's white-box adversary sees.
 
@@ -228,9 +227,7 @@ def _check(clip_norm: float, sigma: float, q: float, batch: float, ema_decay: fl
     return noisy
 
 
-def _with_key(
-    augment: Callable[[jax.Array, PyTree], PyTree] | None, key: jax.Array
-) -> Augment | None:
+def _with_key(augment: Callable[..., PyTree] | None, key: jax.Array) -> Augment | None:
     """`augment` of many examples, each with a key of its own."""
     if augment is None:
         return None

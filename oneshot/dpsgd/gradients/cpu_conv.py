@@ -146,7 +146,6 @@ def backward(y: jax.Array, w: Parts, window: Window) -> jax.Array:
 
 def kernel_grad(x: Parts, y: Parts) -> list[jax.Array]:
     """The transpose of `forward` in the prepared kernel, from `spread` and `gather_transpose`."""
-
     pairs = ([a.reshape(-1, a.shape[-1]) for a in pair] for pair in zip(x, y, strict=True))
     # This order of the two is the fast one on CPU.
     return [jnp.einsum('to,tk->ok', y, x).T for x, y in pairs]
@@ -154,7 +153,6 @@ def kernel_grad(x: Parts, y: Parts) -> list[jax.Array]:
 
 def kernel_grads(x: Parts, y: Parts, images: int) -> list[jax.Array]:
     """`kernel_grad` of each image: one of (N, h·w·C, O), or 16 of (N, C, O)."""
-
     pairs = ([a.reshape(images, -1, a.shape[-1]) for a in pair] for pair in zip(x, y, strict=True))
     return [jnp.einsum('ntk,nto->nko', x, y) for x, y in pairs]
 
@@ -167,11 +165,6 @@ def kernel_squares(grads: Parts, window: Window) -> jax.Array:
     squares = sum(jnp.square(x) for x in entries)
     # As a product, because XLA's sums are slow on CPU.
     return jnp.einsum('k,nko->no', jnp.ones_like(squares[0, :, 0]), squares)
-
-
-def weighted_sum(scale: jax.Array, grads: Parts) -> list[jax.Array]:
-    """`kernel_grad`, each image times its scale, from `kernel_grads`."""
-    return [jnp.einsum('n,nko->ko', scale, part) for part in grads]
 
 
 def gram(x: jax.Array, window: Window, examples: int) -> jax.Array:

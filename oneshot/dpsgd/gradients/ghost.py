@@ -49,13 +49,12 @@ def ghost(loss_fn: LossFn, params: PyTree, example: PyTree) -> Strategy:
         (losses, passed), (grads, deltas) = jax.vmap(differentiate, (None, None, 0))(
             [leaves[i] for i in others], taps, examples
         )
-        outputs = [y for _, y in passed]
         sides = [s.sides(x, delta) for s, (x, _), delta in zip(sites, passed, deltas, strict=True)]
         factors = [site.factors(*pair) for site, pair in zip(sites, sides, strict=True)]
         kernel_grads = _kernel_grads(sites, factors, mask)
         layers = list(zip(sites, sides, factors, kernel_grads, strict=True))
         squares = squared_norms(grads) if grads else 0.0
-        for (site, (x, delta), _, v), kernel, y in zip(layers, kernels, outputs, strict=True):
+        for (site, (x, delta), _, v), kernel, (_, y) in zip(layers, kernels, passed, strict=True):
             by_channel = site.squares(x, delta, v, mask.size)
             if site.standardized:
                 by_channel = site.destandardized(kernel, by_channel, x, y, delta)
@@ -67,7 +66,7 @@ def ghost(loss_fn: LossFn, params: PyTree, example: PyTree) -> Strategy:
                 if safe:
                     factors = site.factors(*(zero_unscaled(scale, side) for side in sides))
                 elif v is not None:
-                    return site.weighted(scale, v)
+                    return weighted_sum(scale, v, safe=False)
                 return site.grad(scale, *factors)
 
             sums = [at_site(*layer) for layer in layers]
@@ -101,10 +100,8 @@ def ghost(loss_fn: LossFn, params: PyTree, example: PyTree) -> Strategy:
 
     def prepare(direction: PyTree) -> PyTree:
         parts = jax.tree.leaves(direction)
-        tangents = [
-            parts[site.leaf].astype(kernel.dtype)
-            for site, kernel in zip(sites, in_float32, strict=True)
-        ]
+        pairs = zip(sites, in_float32, strict=True)
+        tangents = [parts[site.leaf].astype(kernel.dtype) for site, kernel in pairs]
         along = jax.jvp(coordinates, (in_float32,), (tangents,))[1]
         return [parts[i] for i in others], along
 

@@ -130,13 +130,6 @@ class Site(NamedTuple):
         return cpu_conv.kernel_grad(*self._spread(x, delta))
 
     @full_precision
-    def weighted(self, scale: jax.Array, grads: cpu_conv.Parts) -> list[jax.Array]:
-        """Σ of scale·v, from v."""
-        if self.window is not None:
-            return cpu_conv.weighted_sum(scale, grads)
-        return [jnp.tensordot(scale, grads[0], axes=1)]
-
-    @full_precision
     def squares(
         self, x: jax.Array, delta: jax.Array, grads: cpu_conv.Parts | None, examples: int
     ) -> jax.Array:

@@ -98,7 +98,7 @@ def test_two_devices(tmp_path, expected):
         'import sys, jax, numpy as np\n'
         'from experiments.loops import optax_sharded, problem\n'
         'from oneshot import audit\n'
-        'from tests.test_loops import _small\n'
+        f'from {__name__} import _small\n'
         'assert jax.device_count() == 2\n'
         'params, audited = optax_sharded.run(problem.make(_small()))\n'
         "assert len(params[0]['kernel'].sharding.device_set) == 2\n"

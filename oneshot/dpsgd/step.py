@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -29,13 +29,12 @@ def gaussian_noise(key: jax.Array, like: PyTree, stddev: float) -> PyTree:
     return sharding.constrain(jax.tree.unflatten(tree, noise))
 
 
-class Canaries:
+class Canaries(Protocol):
     """What the step asks of canaries. Those of `oneshot.audit.canaries` inherit it."""
 
     @property
     def num_canaries(self) -> int:
         """How many there are, perhaps with rows of padding."""
-        raise NotImplementedError
 
     @property
     def num_rows(self) -> int:

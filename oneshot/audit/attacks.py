@@ -5,7 +5,7 @@ An attack is given the canaries and what the adversary sees, and never the coins
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -186,3 +186,13 @@ def attacks_for(
         size = clipping.microbatch_size
         attacks['black_box'] = black_box(canaries, loss_fn=loss_fn, microbatch_size=size)
     return attacks
+
+
+def read_scores(
+    attacks: Mapping[str, Attack], states: Mapping[str, PyTree], params: PyTree
+) -> dict[str, jax.Array]:
+    """The scores of all attacks by name, from their states and the parameters at the end."""
+    scores = {}
+    for name, attack in attacks.items():
+        scores |= attack.scores(states[name], params)
+    return scores

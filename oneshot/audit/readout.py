@@ -6,6 +6,7 @@ import jax
 import numpy as np
 
 from oneshot import inputs
+from oneshot.audit.attacks import read_scores
 from oneshot.audit.canaries import Dirac
 from oneshot.audit.misuse import forbid_reused_coins
 from oneshot.audit.score import SCORES
@@ -41,10 +42,7 @@ def scores(audited: Audited, params: PyTree) -> dict[str, np.ndarray]:
     audited.counts.raise_mistakes(params, settings.expected_batch_size, deviation, settings.in_data)
 
     def read(audited: Audited, params: PyTree) -> dict[str, jax.Array]:
-        values = {}
-        for name, attack in settings.attacks(audited.canaries).items():
-            values |= attack.scores(audited.attacks[name], params)
-        return values
+        return read_scores(settings.attacks(audited.canaries), audited.attacks, params)
 
     for _ in range(updated.ndim):
         read = jax.vmap(read)

@@ -15,6 +15,7 @@ from ml_collections import ConfigDict
 
 from oneshot import dpsgd, inputs
 from oneshot.audit import canaries
+from oneshot.audit.attacks import read_scores
 from oneshot.dpsgd import sharding
 from oneshot.keep import processes
 from oneshot.keep.stopping import Diverged, failing
@@ -214,10 +215,7 @@ def collect_scores(prepared: Run, state: dpsgd.State) -> dict[str, np.ndarray]:
     layout, canary_set = prepared.layout, prepared.canaries
 
     def read(state: dpsgd.State, placed: Any) -> dict[str, jax.Array]:
-        scores = {}
-        for name, attack in prepared.program.attacks(placed).items():
-            scores |= attack.scores(state.audits[name], state.params)
-        return scores
+        return read_scores(prepared.program.attacks(placed), state.audits, state.params)
 
     by_row = layout.run(read, state, canary_set.placed)
     in_order = layout.gather_scores(by_row, canary_set.rows)

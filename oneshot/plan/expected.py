@@ -16,7 +16,7 @@ from oneshot.results.methods import METHODS, ConfusionCounts, Tally
 PLANNED_METHODS = tuple(name for name, method in METHODS.items() if not method.pairs)
 # Those for which (k_plus, k_minus) is chosen; for `weighted` it is weights.
 COUNT_METHODS = tuple(
-    name for name in PLANNED_METHODS if METHODS[name].takes_counts and name != 'weighted'
+    name for name in PLANNED_METHODS if METHODS[name].takes_counts and not METHODS[name].by_weights
 )
 MOST_CANARIES = 10**7
 LATTICE = 8  # weights are multiples of its inverse

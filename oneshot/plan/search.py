@@ -15,6 +15,7 @@ from oneshot.plan import expected
 from oneshot.plan.expected import COUNT_METHODS, MOST_CANARIES, AuditSetting, Rule
 from oneshot.plan.score_law import Scoring
 from oneshot.results import guess
+from oneshot.results.methods import METHODS
 
 _SEARCH_NODES = 5  # numbers of wrong guesses at which a bound is computed while searching
 _COARSE = 6  # numbers of guesses of a kind on the first grid
@@ -61,7 +62,7 @@ def plan_guesses(audit: AuditSetting, start: tuple[int, int] | None = None) -> P
         return Plan(audit, plan_guesses(dataclasses.replace(audit, **near), start).rule, {})
     if audit.method in COUNT_METHODS:
         return _best_counts(audit, start)
-    if audit.method == 'weighted':
+    if METHODS[audit.method].by_weights:
         return _best_weights(audit)
     if audit.method == 'gaussian_pair':
         return Plan(audit, None, {})

@@ -64,6 +64,7 @@ class Method:
         claimed: what the p-value is given, of the eps and delta claimed and the confidence.
         kind: 'bound' or 'estimate'.
         needs: a field of the tally that it cannot do without: 'confusion', 'samples', 'claim'.
+        by_weights: whether its guesses are planned as weights, and not as numbers of guesses.
         pairs: whether a coin is for a pair of canaries, of which one was in.
     """
 
@@ -75,6 +76,7 @@ class Method:
     claimed: Callable[..., tuple[float, ...]] = lambda eps, delta, confidence: (eps, delta)
     kind: str = 'bound'
     needs: str | None = None
+    by_weights: bool = False
     pairs: bool = False
 
     @property
@@ -130,6 +132,7 @@ METHODS = {
         'the weights of the guesses were fixed before the scores were seen',
         Bound(_counts, bounds.p_value, bounds.eps_lower_bound),
         Bound(_weights, bounds.weighted_p_value, bounds.weighted_eps_lower_bound),
+        by_weights=True,
     ),
     'adaptive': Method(
         'Corollary adap_T',

@@ -17,6 +17,7 @@ import numpy as np
 
 from oneshot.report.plots import Curves
 from oneshot.report.words import Results
+from oneshot.results.methods import METHODS
 from oneshot.results.result import AuditResult
 from oneshot.run.preparation import Run
 from oneshot.scores.front_door import audit_scores
@@ -77,8 +78,8 @@ def _curves(run: Run, scores: np.ndarray, result: AuditResult) -> Curves:
     coins, half = np.asarray(run.canaries.coins), scores.size // 2
     most_in, least_in = np.argsort(-scores, kind='stable'), np.argsort(scores, kind='stable')
     right = coins[most_in[:half]].astype(int) + ~coins[least_in[:half]]
-    by_number = 'one_run', 'adaptive', 'hoeffding', 'fdp', 'replacement'
-    method = result.method if result.method in by_number else 'one_run'
+    by_number = METHODS[result.method].needs is None and not METHODS[result.method].by_weights
+    method = result.method if by_number else 'one_run'
     options = {'delta': result.delta, 'confidence': result.confidence, 'method': method}
     halves = np.unique(np.geomspace(min(5, half), half, 40).astype(int)).tolist() if half else []
     bounds = [audit_scores(scores, coins, guesses=(k, k), **options).eps_lb for k in halves]

@@ -229,11 +229,11 @@ def _make_spec(
 
 def _plan_guesses(spec: Spec, score: str, method: str) -> tuple[str, Rule]:
     """How guesses will be chosen: the name of the rule, and what `audit_scores` takes."""
-    options, needs = spec.config.audit, METHODS[method].needs
-    if needs == 'samples':
+    options, chosen = spec.config.audit, METHODS[method]
+    if chosen.needs == 'samples':
         return 'fixed', (0, 0)  # it uses the scores, and no guesses
     guesses = options.guesses if options.k_plus is None else (options.k_plus, options.k_minus)
-    if needs == 'confusion' or method == 'weighted':  # by a threshold, or by weights
+    if chosen.needs == 'confusion' or chosen.by_weights:  # by a threshold, or by weights
         guesses = 'planned'
     known = {'delta': spec.config.dp.delta, 'mechanism': spec.mechanisms.get(score)}
     return choose_rule(guesses, options.m, confidence=spec.confidence, method=method, **known)

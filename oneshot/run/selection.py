@@ -75,7 +75,7 @@ def _methods_of(config: ConfigDict, score: Score) -> tuple[str, ...]:
         name
         for name, method in METHODS.items()
         if method.pairs == config.audit.pairs
-        and needed.get(method.needs, known or name != 'weighted')
+        and needed.get(method.needs, known or not method.by_weights)
     )
 
 
